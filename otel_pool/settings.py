@@ -1,0 +1,158 @@
+"""Options as plain data: an environment mapping in, a frozen settings object and the problems out.
+
+Each room declares its own settings as a frozen dataclass whose fields are made with `option()`; `read()` fills one
+from keywords and the environment. A bad value never raises here: it becomes a `Problem` that names the setting, the
+value and the remedy, and the default stands. The edge that asked decides whether to log it or to exit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the text of a setting is read. `parse` raises ValueError; `expects` completes "expected ..."."""
+
+    parse: Callable[[str], Any]
+    expects: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One setting that could not be read: which, what it said, what to write instead, and what stands now."""
+
+    setting: str
+    value: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.setting}={self.value!r} is not usable: {self.remedy}"
+
+
+def seconds(low: float = 0.0, high: float = 86_400.0) -> Kind:
+    """A finite number of seconds within [low, high]."""
+    return Kind(_number(low, high), f"a number of seconds from {low:g} to {high:g}")
+
+
+def fraction() -> Kind:
+    """A number within [0, 1]."""
+    return Kind(_number(0.0, 1.0), "a number from 0 to 1")
+
+
+def integer(low: int = 0, high: int = 2**31 - 1) -> Kind:
+    """A whole number within [low, high], in decimal digits."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return Kind(parse, f"a whole number from {low} to {high}")
+
+
+def choice(*words: str) -> Kind:
+    """One of `words`, in any case."""
+
+    def parse(text: str) -> str:
+        word = text.strip().lower()
+        if word not in words:
+            raise ValueError(text)
+        return word
+
+    return Kind(parse, "one of " + ", ".join(words))
+
+
+def flag() -> Kind:
+    """on or off (also true/false, 1/0, yes/no), as a bool."""
+    words = {"on": True, "true": True, "1": True, "yes": True, "off": False, "false": False, "0": False, "no": False}
+
+    def parse(text: str) -> bool:
+        try:
+            return words[text.strip().lower()]
+        except KeyError:
+            raise ValueError(text) from None
+
+    return Kind(parse, "on or off")
+
+
+def words(expects: str = "names separated by commas") -> Kind:
+    """A tuple of the comma-separated, stripped, non-empty parts."""
+    return Kind(lambda text: tuple(part.strip() for part in text.split(",") if part.strip()), expects)
+
+
+def text(expects: str = "text") -> Kind:
+    """The text as it is, stripped."""
+    return Kind(str.strip, expects)
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = float(text)
+        if not (math.isfinite(value) and low <= value <= high):
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
+def option(environ: str, kind: Kind, default: Any, meaning: str) -> Any:
+    """A dataclass field that is read from the variable `environ`; `meaning` is one sentence for the manual."""
+    return dataclasses.field(default=default, metadata={"environ": environ, "kind": kind, "meaning": meaning})
+
+
+def read(
+    cls: type[T], environ: Mapping[str, str], keywords: Mapping[str, object] | None = None
+) -> tuple[T, tuple[Problem, ...]]:
+    """Fill `cls` from `keywords` (field name -> value), then `environ`, then the defaults.
+
+    A keyword of None counts as not given. Text is parsed by the field's kind, whatever door it came through; other
+    values are checked by the same kind through their text where they are numbers. Never raises for a bad value.
+    """
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every caller passes a dataclass
+        if "environ" not in field.metadata:
+            continue
+        setting, given = _given(field, environ, keywords or {})
+        if given is None:
+            continue
+        kind: Kind = field.metadata["kind"]
+        try:
+            values[field.name] = kind.parse(given) if isinstance(given, str) else _checked(kind, given)
+        except (ValueError, OverflowError):
+            remedy = f"expected {kind.expects}; {_shown(field.default)} stays in force"
+            problems.append(Problem(setting, str(given)[:80], remedy))
+    return cls(**values), tuple(problems)
+
+
+def _given(
+    field: dataclasses.Field[Any], environ: Mapping[str, str], keywords: Mapping[str, object]
+) -> tuple[str, object | None]:
+    keyword = keywords.get(field.name)
+    if keyword is not None:
+        return field.name, keyword
+    variable = field.metadata["environ"]
+    value = environ.get(variable, "")
+    return variable, value if value.strip() else None
+
+
+def _checked(kind: Kind, given: object) -> object:
+    if isinstance(given, (int, float)):
+        return kind.parse(str(given))
+    if isinstance(given, (list, tuple, set, frozenset)):
+        return kind.parse(",".join(str(part) for part in given))
+    return given
+
+
+def _shown(default: object) -> str:
+    if default is None or default == ():
+        return "no value"
+    return repr(default) if isinstance(default, str) else f"the default {default}"

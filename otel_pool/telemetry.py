@@ -1,0 +1,94 @@
+"""The only module that imports `opentelemetry.metrics` and `opentelemetry.trace`.
+
+Instruments are made from rows of `otel_pool.names`, once per instrumentor. Histograms are recorded; every other kind
+is observed at collection from a callback that returns (value, attributes) pairs. What an observation raises is logged
+once and yields nothing: a metric that fails must not take the others with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from opentelemetry import metrics, trace
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
+
+from otel_pool.names.table import Metric
+
+__all__ = [
+    "Attributes",
+    "Histogram",
+    "Meter",
+    "MeterProvider",
+    "Observe",
+    "Span",
+    "SpanKind",
+    "Status",
+    "StatusCode",
+    "Tracer",
+    "TracerProvider",
+    "enabled",
+    "histogram",
+    "meter",
+    "observe",
+    "trace",
+    "tracer",
+]
+
+Attributes = Mapping[str, str | int | float | bool]
+Observe = Callable[[], Iterable[tuple[float, Attributes]]]
+
+SCOPE = "otel_pool"
+_logger = logging.getLogger(__name__)
+
+#: False inside a library's own exports; True inside another instrumentation's client span, which must not blind us.
+enabled = is_instrumentation_enabled
+
+
+def meter(provider: MeterProvider | None = None, version: str = "") -> Meter:
+    """The meter of this package, from `provider` or the global one."""
+    return metrics.get_meter(SCOPE, version, meter_provider=provider)
+
+
+def tracer(provider: TracerProvider | None = None, version: str = "") -> Tracer:
+    """The tracer of this package, from `provider` or the global one."""
+    return trace.get_tracer(SCOPE, version, tracer_provider=provider)
+
+
+def histogram(meter: Meter, metric: Metric) -> Histogram:
+    """The histogram of a row of `names`, with the row's bucket boundaries as advice to the SDK."""
+    return meter.create_histogram(
+        metric.name,
+        unit=metric.unit,
+        description=metric.meaning,
+        explicit_bucket_boundaries_advisory=list(metric.buckets),
+    )
+
+
+def observe(meter: Meter, metric: Metric, read: Observe) -> None:
+    """Register `read` as the source of an observed counter, gauge or updowncounter."""
+    create = {
+        "counter": meter.create_observable_counter,
+        "gauge": meter.create_observable_gauge,
+        "updowncounter": meter.create_observable_up_down_counter,
+    }[metric.kind]
+    create(metric.name, callbacks=[_guarded(metric.name, read)], unit=metric.unit, description=metric.meaning)
+
+
+def _guarded(name: str, read: Observe) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    failed = False
+
+    def callback(options: CallbackOptions) -> Iterable[Observation]:
+        nonlocal failed
+        if failed:
+            return []
+        try:
+            return [Observation(value, dict(attributes)) for value, attributes in read()]
+        except Exception:
+            failed = True
+            _logger.exception("the metric %s could not be read and is off from here on", name)
+            return []
+
+    return callback
