@@ -1,1 +1,1 @@
-"""bench"""
+"""The proof: a synthetic engine, load drivers, and the benchmarks that use them."""
