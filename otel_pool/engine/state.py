@@ -112,6 +112,7 @@ class Failure(str, Enum):
     UNAUTHORIZED = "unauthorized"
     TOO_LARGE = "too_large"
     NO_FAMILIES = "no_families"
+    INTERNAL = "internal"
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,9 @@ class EngineState:
         return self._state
 
     def sample_arrived(self, sample: Sample, now: float, evidence: Evidence | None = None) -> State:
-        """A poll brought a usable sample (`sample.usable`)."""
+        """A poll brought a sample. One that does not say how many requests there are counts as a failed poll."""
+        if not sample.usable:
+            return self.poll_failed(Failure.NO_FAMILIES, now)
         evidence = evidence or Evidence()
         moved = self._sample is None or sample.figures != self._sample.figures or evidence.own_progress
         self._still.count(not moved, now if self._sample is None else self._sample.sent_at)
