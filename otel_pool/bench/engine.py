@@ -14,18 +14,20 @@ import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from otel_pool.bench import openai
+from otel_pool.bench.call import Call
+from otel_pool.bench.control import Control, Faults
 from otel_pool.bench.exposition import Exposition
 from otel_pool.bench.options import EngineOptions
 from otel_pool.bench.rank import RankSnapshot
 from otel_pool.bench.scheduler import PromptTooLongError, QueueFullError, Scheduler
-from otel_pool.bench.sequence import Event, Sequence
+from otel_pool.bench.sequence import Event
 
 __all__ = ["Control", "Engine", "EngineOptions", "PortTakenError", "running_engine"]
 
@@ -40,69 +42,6 @@ class PortTakenError(OSError):
         super().__init__(errno.EADDRINUSE, f"port {port} on {host} is taken: stop what listens there or name another")
 
 
-class Control(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of POST /control. What is left out stays as it is."""
-
-    freeze: bool | None = None
-    """Gauges move at engine steps only: after an abort of everything they keep their last values until a step."""
-    hold: bool | None = None
-    """Gauges keep the values they have now, whatever happens, until this is false again."""
-    sleep: bool | None = None
-    """Start nothing, and say so in the sleep state; what runs goes on."""
-    metrics_delay: float | None = None
-    """Seconds that /metrics holds its answer back; the page is that of the scrape's start."""
-    metrics_status: int | None = None
-    """Status that /metrics answers with, with an empty body unless it is 200."""
-    abort_all: bool = False
-    """End everything that runs or waits, as an abort."""
-    reset_peak: bool = False
-    """Let the peaks of GET /control start again."""
-
-
-@dataclass
-class _Faults:
-    freeze: bool
-    metrics_delay: float
-    metrics_status: int = 200
-    held: tuple[RankSnapshot, ...] | None = None
-
-
-class _Call:
-    """One open request: gathers what the scheduler says of its sequences until all have ended."""
-
-    def __init__(self, answer: openai.Answer) -> None:
-        self.answer = answer
-        self.sequences: list[Sequence] = []
-        self._demand = answer.request.demand
-        self._open = len(self._demand.prompts) * self._demand.n
-        self._frames: list[bytes] = []
-        self._news = asyncio.Event()
-
-    def on_event(self, event: Event) -> None:
-        streamed = self.answer.request.stream
-        if event.kind == "token" and streamed:
-            self._frames.append(self.answer.token(event.sequence))
-            self._news.set()
-        elif event.kind == "finished":
-            self._open -= 1
-            if streamed:
-                self._frames.append(self.answer.finish(event.sequence))
-            if streamed or not self._open:
-                self._news.set()
-
-    async def ended(self) -> None:
-        while self._open:
-            await self._news.wait()
-            self._news.clear()
-
-    async def frames(self) -> AsyncIterator[bytes]:
-        while self._open or self._frames:
-            await self._news.wait()
-            self._news.clear()
-            frames, self._frames = self._frames, []
-            yield b"".join(frames)
-
-
 class Engine:
     """One engine: its scheduler, its metrics, its faults and its doors. `url` and `port` are set while it listens."""
 
@@ -113,7 +52,7 @@ class Engine:
         self.exposition = Exposition(options)
         self.host = ""
         self.port = 0
-        self._faults = _Faults(options.freeze, options.metrics_delay)
+        self._faults = Faults(options.freeze, options.metrics_delay)
         self._created = int(time.time())
         self._requests = itertools.count(1)
         self._timer: asyncio.TimerHandle | None = None
@@ -185,7 +124,7 @@ class Engine:
 
     def _on_event(self, event: Event) -> None:
         self.exposition.on_event(event)
-        if isinstance(event.sequence.owner, _Call):
+        if isinstance(event.sequence.owner, Call):
             event.sequence.owner.on_event(event)
 
     def _due(self) -> None:
@@ -224,9 +163,9 @@ class Engine:
             self.scheduler.abort(call.sequences)
             self._rearm()
 
-    def _accept(self, asked: openai.Completion) -> _Call:
+    def _accept(self, asked: openai.Completion) -> Call:
         kind = "chatcmpl" if asked.chat else "cmpl"
-        call = _Call(openai.Answer(asked, f"{kind}-{self.port}-{next(self._requests)}", int(time.time())))
+        call = Call(openai.Answer(asked, f"{kind}-{self.port}-{next(self._requests)}", int(time.time())))
         try:
             call.sequences = self.scheduler.submit(asked.demand, call)
         except QueueFullError as full:
@@ -262,7 +201,7 @@ class Engine:
         return await self._get_control(request)
 
 
-async def _stream(request: web.Request, call: _Call) -> web.StreamResponse:
+async def _stream(request: web.Request, call: Call) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
     async for frames in call.frames():
