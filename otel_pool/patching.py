@@ -1,0 +1,74 @@
+"""Wrap an attribute once, and take off only what we put on.
+
+`opentelemetry.instrumentation.utils.unwrap` takes off the outermost wrapper, whoever owns it. A `Patch` keeps a handle
+of its own: it restores the original when its wrapper is outermost, and otherwise leaves it as a pass-through, so that
+others who wrapped after us stay in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wrapt import FunctionWrapper
+
+#: (wrapped, instance, args, kwargs) -> result, as wrapt calls it.
+Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], Mapping[str, Any]], Any]
+
+
+class _Ours(FunctionWrapper[..., Any]):
+    """A wrapper of ours, told apart from everybody else's."""
+
+
+class Patch:
+    """One wrapped attribute of a class or module."""
+
+    def __init__(self, owner: Any, name: str, wrapper: Wrapper) -> None:
+        self._owner = owner
+        self._name = name
+        self._wrapper = wrapper
+        self._installed: _Ours | None = None
+        self._on = False
+        self._inherited = False
+
+    def install(self) -> None:
+        """Put the wrapper on; when it is still on, if only as a pass-through, let it act again."""
+        self._on = True
+        if self._installed is None or not _in_chain(self._installed, _raw(self._owner, self._name)):
+            self._installed = _Ours(_raw(self._owner, self._name), self._call)
+            self._inherited = self._name not in vars(self._owner)
+            setattr(self._owner, self._name, self._installed)
+
+    def remove(self) -> None:
+        """Stop the wrapper from acting, and take it off where it is outermost."""
+        self._on = False
+        if self._installed is None or _raw(self._owner, self._name) is not self._installed:
+            return
+        if self._inherited:
+            delattr(self._owner, self._name)
+        else:
+            setattr(self._owner, self._name, self._installed.__wrapped__)
+        self._installed = None
+
+    def _call(
+        self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        if not self._on:
+            return wrapped(*args, **kwargs)
+        return self._wrapper(wrapped, instance, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Patch {self._name} {'on' if self._on else 'off'}>"
+
+
+def _raw(owner: Any, name: str) -> Any:
+    # From the owner's own dictionary: getattr would bind a wrapper anew at each look.
+    return vars(owner)[name] if name in vars(owner) else getattr(owner, name)
+
+
+def _in_chain(wrapper: Any, outermost: Any) -> bool:
+    while outermost is not None:
+        if outermost is wrapper:
+            return True
+        outermost = getattr(outermost, "__wrapped__", None)
+    return False

@@ -1,0 +1,132 @@
+"""The doors to aiohttp's pool telemetry: for a whole process, for one connector, or for one session's traces.
+
+    AiohttpPoolInstrumentor().instrument()                      # every connector, as opentelemetry-instrument does
+    AiohttpPoolInstrumentor().instrument_connector(connector)   # one connector or session
+    aiohttp.ClientSession(trace_configs=[create_trace_config()])  # no patch at all, with blind spots
+
+Used together they count nothing twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import aiohttp
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # lazy
+
+from otel_pool import __version__
+from otel_pool.patching import Patch
+from otel_pool.pool.aiohttp_connector import version
+from otel_pool.pool.aiohttp_hook import AiohttpHook
+from otel_pool.pool.aiohttp_trace_config import trace_config
+from otel_pool.pool.process import Books, open_books
+from otel_pool.pool.settings import PoolSettings
+from otel_pool.pool.spans import AcquisitionSpans
+from otel_pool.settings import read
+from otel_pool.telemetry import MeterProvider, tracer
+
+__all__ = ["AiohttpPoolInstrumentor", "create_trace_config"]
+
+OLDEST = (3, 9)
+_logger = logging.getLogger(__name__)
+
+
+class AiohttpPoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untyped upstream
+    """Pool telemetry for aiohttp 3.9 and later.
+
+    Keywords of `instrument` and `instrument_connector`: those of `PoolSettings`, and
+
+        meter_provider, tracer_provider: instead of the global ones.
+        queue_hook: called as (span, destination, seconds in queue) before the span of a wait ends.
+    """
+
+    def __init__(self) -> None:
+        # BaseInstrumentor is a singleton whose __init__ runs at every call.
+        if not hasattr(self, "_patch"):
+            self._patch: Patch | None = None
+            self._connectors: WeakKeyDictionary[aiohttp.BaseConnector, Patch] = WeakKeyDictionary()
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """The versions it serves."""
+        return ("aiohttp >= 3.9",)
+
+    def _instrument(self, **kwargs: Any) -> None:
+        try:
+            if _supported():
+                self._patch = Patch(aiohttp.BaseConnector, "connect", _wrapper(kwargs))
+                self._patch.install()
+        except Exception:
+            # The loader stops at the first instrumentor that raises: the others must not pay for this one.
+            _logger.exception("aiohttp pool telemetry could not start; requests go on without it")
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        if self._patch is not None:
+            self._patch.remove()
+            self._patch = None
+        if not self._connectors:
+            _books_of(None, PoolSettings()).release("aiohttp")
+
+    def instrument_connector(self, target: aiohttp.BaseConnector | aiohttp.ClientSession, **kwargs: Any) -> None:
+        """Measure one connector, or the connector of one session. A second call for the same one changes nothing."""
+        connector = _connector_of(target)
+        if connector not in self._connectors and _supported():
+            patch = Patch(connector, "connect", _wrapper(kwargs))
+            patch.install()
+            self._connectors[connector] = patch
+
+    def uninstrument_connector(self, target: aiohttp.BaseConnector | aiohttp.ClientSession) -> None:
+        """Undo `instrument_connector`."""
+        patch = self._connectors.pop(_connector_of(target), None)
+        if patch is not None:
+            patch.remove()
+
+
+def create_trace_config(meter_provider: MeterProvider | None = None, **kwargs: Any) -> aiohttp.TraceConfig:
+    """A plain `aiohttp.TraceConfig` that feeds the same metrics; see `aiohttp_trace_config` for what it cannot see."""
+    return trace_config(_books_of(meter_provider, _settings(kwargs)))
+
+
+def _wrapper(kwargs: Mapping[str, Any]) -> Any:
+    settings = _settings(kwargs)
+    spans = AcquisitionSpans(
+        tracer(kwargs.get("tracer_provider"), __version__),
+        settings.spans,
+        settings.queue_span_seconds,
+        kwargs.get("queue_hook"),
+    )
+    books = _books_of(kwargs.get("meter_provider"), settings)
+    hook = AiohttpHook(books, spans, frozenset(settings.excluded_hosts))
+    if settings.fair_queue:
+        from otel_pool.pool.fair import FairQueues  # noqa: PLC0415  # off means that not a line of it runs
+
+        return FairQueues(hook).connect
+    return hook.connect
+
+
+def _settings(kwargs: Mapping[str, Any]) -> PoolSettings:
+    settings, problems = read(PoolSettings, os.environ, kwargs)
+    for problem in problems:
+        _logger.warning("%s", problem)
+    return settings
+
+
+def _books_of(provider: MeterProvider | None, settings: PoolSettings) -> Books:
+    return open_books("aiohttp", provider, settings.max_destinations, __version__)
+
+
+def _connector_of(target: aiohttp.BaseConnector | aiohttp.ClientSession) -> aiohttp.BaseConnector:
+    connector = target.connector if isinstance(target, aiohttp.ClientSession) else target
+    if connector is None:
+        raise ValueError("the session is closed and has no connector: give an open one")
+    return connector
+
+
+def _supported() -> bool:
+    if version() >= OLDEST:
+        return True
+    _logger.warning("aiohttp %s is below 3.9, the oldest that pool telemetry serves: it stays off", aiohttp.__version__)
+    return False

@@ -1,0 +1,107 @@
+"""What is read of an aiohttp connector: the destination of a request, its limits, and its queues.
+
+All that looks at aiohttp's private state stands here. It is read at collection, from any thread, by copies of whole
+dictionaries; nothing is indexed, since the waiters are a defaultdict and a stray key would park later requests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+from weakref import ref
+
+import aiohttp
+from aiohttp import BaseConnector
+from yarl import URL
+
+from otel_pool.pool.destinations import Destination, Destinations, Key, PoolReading
+
+LIBRARY = "aiohttp"
+
+#: The attribute of a connector that holds its `ConnectorPool`, so that it goes with the connector.
+ATTRIBUTE = "_otel_pool"
+
+
+class ConnectorPool:
+    """One live connector, as the registry sees it."""
+
+    def __init__(self, connector: BaseConnector, destinations: Destinations, excluded: frozenset[str]) -> None:
+        self._connector = ref(connector)
+        self.registry = destinations
+        self._excluded = excluded
+        # (raw host, port, scheme) of a URL -> its destination; bounded, as the registry is.
+        self._known: dict[tuple[Any, Any, Any], Destination] = {}
+        #: The acquisitions of ours that wait in this connector, by identity.
+        self.waiting: set[int] = set()
+
+    def destination(self, url: URL) -> Destination | None:
+        """The destination of `url`, or None when its host is excluded."""
+        origin = (url.raw_host, url.port, url.scheme)
+        found = self._known.get(origin)
+        return found if found is not None else self._look_up(origin)
+
+    def _look_up(self, origin: tuple[str | None, int | None, str]) -> Destination | None:
+        host = origin[0] or ""
+        if host in self._excluded:
+            return None
+        key = Key(LIBRARY, host, origin[1] or 0, origin[2])
+        destination = self.registry.get(key)
+        if destination.key == key:
+            self._known[origin] = destination
+        return destination
+
+    def forget(self) -> None:
+        """Drop the destinations looked up so far."""
+        self._known.clear()
+        self.waiting.clear()
+
+    def read(self) -> PoolReading | None:
+        """Limits, idle connections, and requests that wait beside a free slot; None once closed."""
+        connector = self._connector()
+        if connector is None or connector.closed:
+            return None
+        return PoolReading(
+            library=LIBRARY,
+            limit=connector.limit or 0,
+            limit_per_host=connector.limit_per_host or 0,
+            idle=self._idle(connector),
+            stalled=self._stalled(connector),
+            served=tuple(destination.key for destination in list(self._known.values())),
+        )
+
+    def _idle(self, connector: BaseConnector) -> dict[Key, int]:
+        counts: Counter[Key] = Counter()
+        for connection_key, connections in list(connector._conns.items()):
+            for key in self._keys_of(connection_key):
+                counts[key] += len(connections)
+        return counts
+
+    def _stalled(self, connector: BaseConnector) -> dict[Key, int]:
+        counts: Counter[Key] = Counter()
+        waiting = [(key, _asleep(waiters)) for key, waiters in list(connector._waiters.items())]
+        # A waiter that was woken and has not run yet will take a slot that still looks free.
+        woken = len(self.waiting) - sum(asleep for _, asleep in waiting)
+        for connection_key, asleep in waiting:
+            free = connector._available_connections(connection_key) - max(0, woken)
+            if asleep and free > 0:
+                for key in self._keys_of(connection_key):
+                    counts[key] += min(asleep, free)
+        return counts
+
+    def _keys_of(self, connection_key: Any) -> list[Key]:
+        # The scheme is not in a ConnectionKey, only whether it is TLS: ws and http share their connections.
+        for key in (destination.key for destination in list(self._known.values())):
+            same_origin = key.host == connection_key.host and key.port == (connection_key.port or 0)
+            if same_origin and (key.scheme in {"https", "wss"}) is bool(connection_key.is_ssl):
+                return [key]
+        return []
+
+
+def _asleep(waiters: Any) -> int:
+    return sum(not future.done() for future in list(waiters))
+
+
+def version() -> tuple[int, ...]:
+    """The aiohttp that is loaded, as (major, minor, patch)."""
+    return tuple(int(part) for part in re.findall(r"\d+", aiohttp.__version__)[:3])

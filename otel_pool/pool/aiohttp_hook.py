@@ -1,0 +1,231 @@
+"""The hook around `BaseConnector.connect`: every way in, every way out, and nothing else.
+
+`connect(req, traces, timeout)` is wrapped; one object of ours joins the request's traces and hears of each queued
+interval and each new connection; `Connection.add_callback` tells of the end. The hot path never awaits, never raises
+and makes no SDK call, but for the spans of calls that waited. What fails here turns the hook off, once and loudly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import Any
+
+from aiohttp import BaseConnector, hdrs
+from yarl import URL
+
+from otel_pool.pool.acquisition import Acquisition, State
+from otel_pool.pool.aiohttp_connector import ATTRIBUTE, ConnectorPool
+from otel_pool.pool.process import Books, pool_in_use
+from otel_pool.pool.spans import AcquisitionSpans
+from otel_pool.telemetry import Span, enabled
+
+_logger = logging.getLogger(__name__)
+
+Connect = Callable[..., Awaitable[Any]]
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+Call = tuple["TracedAcquisition", Args, Kwargs]
+
+
+class AiohttpHook:
+    """Measures the acquisitions of every connector whose `connect` it wraps."""
+
+    def __init__(self, books: Books, spans: AcquisitionSpans, excluded: frozenset[str] = frozenset()) -> None:
+        self.books = books
+        self.spans = spans
+        self.off = False
+        self._excluded = excluded
+
+    async def connect(self, wrapped: Connect, connector: Any, args: Args, kwargs: Kwargs) -> Any:
+        """In place of `connector.connect`; returns and raises what it does."""
+        call = self.begin(connector, args, kwargs)
+        if call is None:
+            return await wrapped(*args, **kwargs)
+        acquisition, args, kwargs = call
+        try:
+            connection = await wrapped(*args, **kwargs)
+        except BaseException as error:
+            acquisition.on_failed(error, args, kwargs)
+            raise
+        acquisition.on_acquired(connection)
+        return connection
+
+    def begin(self, connector: Any, args: Args, kwargs: Kwargs) -> Call | None:
+        """The acquisition of this call, and its arguments with our trace; None for a call that is not measured."""
+        if self.off:
+            return None
+        try:
+            return self._begin(connector, args, kwargs)
+        except Exception as error:
+            self.fail(error)
+            return None
+
+    def _begin(self, connector: Any, args: Args, kwargs: Kwargs) -> Call | None:
+        request: Any = args[0] if args else kwargs.get("req")
+        traces = args[1] if len(args) > 1 else kwargs.get("traces")
+        url = getattr(request, "url", None)
+        # What is not a request with its list of traces is not for us: it passes untouched.
+        if type(url) is not URL or not isinstance(traces, list) or not enabled():
+            return None
+        if traces and _claim(traces):
+            return None
+        pool = self._pool_of(connector)
+        destination = pool.destination(url)
+        if destination is None:
+            return None
+        acquisition = TracedAcquisition(self, pool, destination, hdrs.SEC_WEBSOCKET_KEY in request.headers)
+        # A new list: the caller's may be shared, and must not grow.
+        traces = [*traces, acquisition]
+        if len(args) > 1:
+            return acquisition, (request, traces, *args[2:]), kwargs
+        return acquisition, args, {**kwargs, "traces": traces}
+
+    def _pool_of(self, connector: BaseConnector) -> ConnectorPool:
+        pool: ConnectorPool | None = connector.__dict__.get(ATTRIBUTE)
+        if pool is None or pool.registry is not self.books.destinations:
+            pool = ConnectorPool(connector, self.books.destinations, self._excluded)
+            setattr(connector, ATTRIBUTE, pool)
+            pool_in_use(self.books, pool)
+        return pool
+
+    def fail(self, error: BaseException) -> None:
+        """The hook is wrong about something: no more of it in this process, and one line that says so."""
+        if not self.off:
+            self.off = True
+            self.books.release("aiohttp")
+            _logger.error(
+                "the aiohttp pool hook failed and is off in this process; requests go on without it", exc_info=error
+            )
+
+
+def _signal(step: Callable[[TracedAcquisition, float], None]) -> Callable[[TracedAcquisition], Awaitable[None]]:
+    """A signal of aiohttp's `Trace` that makes one step: it never suspends and never raises."""
+
+    async def receive(self: TracedAcquisition) -> None:
+        try:
+            step(self, monotonic())
+        except Exception as error:
+            self.hook.fail(error)
+
+    return receive
+
+
+def _queued(self: TracedAcquisition, now: float) -> None:
+    self.pool.waiting.add(id(self))
+    self.queued(now)
+
+
+def _dequeued(self: TracedAcquisition, now: float) -> None:
+    self.pool.waiting.discard(id(self))
+    self.dequeued(now)
+
+
+class TracedAcquisition(Acquisition):
+    """An acquisition that aiohttp tells its story to: a `Trace` by its methods, and the connection's release callback.
+
+    A destination knows it by identity only, so a connection that is dropped without release ends it by `__del__`.
+    """
+
+    __slots__ = ("_span", "hook", "on_end", "pool")
+
+    def __init__(self, hook: AiohttpHook, pool: ConnectorPool, destination: Any, websocket: bool) -> None:
+        super().__init__(destination, monotonic(), websocket)
+        self.hook = hook
+        self.pool = pool
+        #: Called once when the acquisition ends, however it does.
+        self.on_end: Callable[[], None] | None = None
+        self._span: Span | None = None
+
+    send_connection_queued_start = _signal(_queued)
+    send_connection_queued_end = _signal(_dequeued)
+    send_connection_create_start = _signal(Acquisition.connecting)
+    send_connection_create_end = _signal(Acquisition.connected)
+
+    async def send_connection_reuseconn(self) -> None:
+        """Nothing to enter: an acquisition that never connected has reused."""
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[None]]:
+        # `traces` is an internal contract of aiohttp: a signal that is new to us, or of DNS, is none of ours.
+        if name.startswith("send_"):
+            return _no_signal
+        raise AttributeError(name)
+
+    def on_acquired(self, connection: Any) -> None:
+        """`connect` returned."""
+        try:
+            now = monotonic()
+            self.acquired(now)
+            connection.add_callback(self)
+            self._span = self.hook.spans.acquired(self, now)
+        except Exception as error:
+            self.hook.fail(error)
+
+    def on_failed(self, error: BaseException, args: Args, kwargs: Kwargs) -> None:
+        """`connect` raised."""
+        try:
+            now = monotonic()
+            self.pool.waiting.discard(id(self))
+            timed_out = _timed_out(error, self, now, args, kwargs)
+            error_type = "TimeoutError" if timed_out else type(error).__qualname__
+            self.failed(now, error_type, timed_out)
+            self.hook.spans.failed(self, now, error_type)
+        except Exception as failure:
+            self.hook.fail(failure)
+        finally:
+            self._end()
+
+    def __call__(self) -> None:
+        """The connection was released or closed."""
+        try:
+            self.released(monotonic())
+            if self._span is not None:
+                self._span.end()
+                self._span = None
+        except Exception as error:
+            self.hook.fail(error)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end()
+
+    def __del__(self) -> None:
+        if getattr(self, "state", None) is State.IN_USE:
+            self()
+
+
+async def _no_signal(*_args: Any, **_kwargs: Any) -> None:
+    """A signal of no interest."""
+
+
+def _claim(traces: list[Any]) -> bool:
+    """Whether another door of ours counts this call already; a trace config of ours is told that this one does."""
+    for trace in traces:
+        if isinstance(trace, TracedAcquisition):
+            return True
+        context: Any = getattr(trace, "_trace_config_ctx", None)
+        if hasattr(context, "otel_pool_claimed"):
+            context.otel_pool_claimed = True
+    return False
+
+
+def _timed_out(error: BaseException, acquisition: Acquisition, now: float, args: Args, kwargs: Kwargs) -> bool:
+    """Whether `error` is a timeout, of which a cancellation may be the form it takes in here."""
+    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+        return True
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    request: Any = args[0] if args else kwargs.get("req")
+    timer = getattr(request, "_timer", None) or getattr(request, "timer", None)
+    # The total timeout cancels the task from a timer that remembers it.
+    if getattr(timer, "_cancelled", False):
+        return True
+    # Up to aiohttp 3.10.10 the session applies `connect` around us, by a cancellation.
+    timeout = args[2] if len(args) > 2 else kwargs.get("timeout")
+    limit: float | None = getattr(timeout, "connect", None)
+    return limit is not None and 0 < limit <= now - acquisition.asked_at

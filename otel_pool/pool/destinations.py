@@ -1,0 +1,284 @@
+"""The books of every destination: who waits, who has a connection, and the samples that wait for collection.
+
+A destination is (library, host, port, scheme), over all pools of the process. The state is sets, keyed by the
+acquisition; counts, peaks and ages are derived from them. Threads may enter at the same time: every step is one
+dictionary or list operation of the interpreter (see `samples`). Nothing here knows a library or OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+from weakref import ref
+
+from otel_pool.pool.samples import Samples
+
+#: The host of the destination that holds all those past the bound.
+OTHER = "_OTHER"
+
+
+class Key(NamedTuple):
+    """What names a destination. `port` is 0 where none is known."""
+
+    library: str
+    host: str
+    port: int
+    scheme: str
+
+
+class Failure(NamedTuple):
+    """An acquisition that failed: seconds in queue, class of the exception, and seconds spent connecting, if it was."""
+
+    waited: float
+    error_type: str
+    timed_out: bool
+    connecting: float | None
+
+
+@dataclass(frozen=True)
+class PoolReading:
+    """What one live pool says of itself; None or 0 limits mean unlimited. Filled by the hook of its library."""
+
+    library: str
+    limit: int = 0
+    limit_per_host: int = 0
+    #: True where a pool never makes a caller wait, so that its size is retention and not a limit.
+    retains_only: bool = False
+    idle: Mapping[Key, int] = field(default_factory=dict)
+    stalled: Mapping[Key, int] = field(default_factory=dict)
+    #: The destinations it has served.
+    served: tuple[Key, ...] = ()
+
+
+class Pool(Protocol):
+    """A live pool, as its hook shows it to the registry."""
+
+    def read(self) -> PoolReading | None:
+        """What it says of itself, or None when it is closed. May be called from any thread."""
+
+    def forget(self) -> None:
+        """Drop the destinations it has looked up: the registry begins anew."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One destination at one moment. Counts are of this process since it began or was forked."""
+
+    key: Key
+    #: Requests that wait now, the most at one time since the last collection, and the longest wait so far in seconds.
+    pending: int
+    pending_peak: int
+    oldest_pending_seconds: float
+    #: Connections in use now (web sockets among them), the most since the last collection, and since the beginning.
+    active: int
+    active_peak: int
+    active_most: int
+    #: How long the connection in use longest has been held, in seconds, web sockets left out.
+    oldest_active_seconds: float
+    #: Connections made, and acquisitions that reused one.
+    created: int
+    reused: int
+    #: Timeouts by phase ("queued", "connecting"); discards by reason.
+    timeouts: Mapping[str, int]
+    discarded: Mapping[str, int]
+    #: Wake-ups that found nothing.
+    queue_rounds: int
+    #: Samples lost to full buffers.
+    dropped: int
+
+
+class Destination:
+    """One destination's books. Only `acquisition` and the hooks enter; only the collection drains."""
+
+    __slots__ = (
+        "active",
+        "active_most",
+        "active_peak",
+        "creates",
+        "discarded",
+        "discards",
+        "failures",
+        "key",
+        "pending",
+        "pending_peak",
+        "reused",
+        "rounds",
+        "socket_uses",
+        "sockets",
+        "timeouts",
+        "uses",
+        "waits",
+    )
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        # All mutable state. id(acquisition) -> since when, in seconds; any thread may enter and leave.
+        self.pending: dict[int, float] = {}
+        self.active: dict[int, float] = {}
+        self.sockets: dict[int, float] = {}
+        self.pending_peak = 0
+        self.active_peak = 0
+        self.active_most = 0
+        self.rounds = 0
+        self.waits: Samples[float] = Samples()
+        self.creates: Samples[float] = Samples()
+        self.uses: Samples[float] = Samples()
+        self.socket_uses: Samples[float] = Samples()
+        self.failures: Samples[Failure] = Samples()
+        self.discards: Samples[str] = Samples()
+        # Entered by the collection alone, from what it drained.
+        self.timeouts: Counter[str] = Counter()
+        self.discarded: Counter[str] = Counter()
+        self.reused = 0
+
+    def enter_pending(self, acquisition: object, since: float) -> None:
+        """`acquisition` waits, first queued at `since`."""
+        pending = self.pending
+        pending[id(acquisition)] = since
+        waiting = len(pending)
+        if waiting > self.pending_peak:
+            self.pending_peak = waiting
+
+    def leave_pending(self, acquisition: object) -> None:
+        """`acquisition` no longer waits."""
+        self.pending.pop(id(acquisition), None)
+
+    def enter_active(self, acquisition: Acquired, since: float) -> None:
+        """`acquisition` has its connection."""
+        holders = self.sockets if acquisition.websocket else self.active
+        holders[id(acquisition)] = since
+        in_use = len(self.active) + len(self.sockets)
+        if in_use > self.active_peak:
+            self.active_peak = in_use
+        self.add_acquired(acquisition)
+
+    def add_acquired(self, acquisition: Acquired) -> None:
+        """`acquisition` got its connection: its wait, and its connecting if it made one, become samples."""
+        if acquisition.connect_seconds is not None:
+            self.creates.add(acquisition.connect_seconds)
+        self.waits.add(acquisition.waited)
+
+    def leave_active(self, acquisition: Acquired, used: float) -> None:
+        """`acquisition` gave its connection back after `used` seconds."""
+        if acquisition.websocket:
+            self.sockets.pop(id(acquisition), None)
+            self.socket_uses.add(used)
+        else:
+            self.active.pop(id(acquisition), None)
+            self.uses.add(used)
+
+    def add_failure(self, waited: float, error_type: str, timed_out: bool, connecting: float | None) -> None:
+        """An acquisition ended without a connection."""
+        self.failures.add(Failure(waited, error_type, timed_out, connecting))
+
+    def add_discard(self, reason: str) -> None:
+        """The pool closed a connection rather than keep it."""
+        self.discards.add(reason)
+
+    def settle(self) -> list[Failure]:
+        """Drain failures and discards into their counters; the failures are returned, for their samples."""
+        failures = self.failures.drain()
+        for failure in failures:
+            if failure.timed_out:
+                self.timeouts["queued" if failure.connecting is None else "connecting"] += 1
+        self.discarded.update(self.discards.drain())
+        return failures
+
+    def snapshot(self, now: float, reset_peaks: bool) -> Snapshot:
+        """The books as of `now`; `reset_peaks` begins the next interval of the peaks."""
+        pending, active = list(self.pending.values()), list(self.active.values())
+        in_use = len(active) + len(self.sockets)
+        self.active_most = max(self.active_most, self.active_peak, in_use)
+        taken = Snapshot(
+            key=self.key,
+            pending=len(pending),
+            pending_peak=max(self.pending_peak, len(pending)),
+            oldest_pending_seconds=max(0.0, now - min(pending)) if pending else 0.0,
+            active=in_use,
+            active_peak=max(self.active_peak, in_use),
+            active_most=self.active_most,
+            oldest_active_seconds=max(0.0, now - min(active)) if active else 0.0,
+            created=self.creates.total,
+            reused=self._reused(),
+            timeouts=dict(self.timeouts),
+            discarded=dict(self.discarded),
+            queue_rounds=self.rounds,
+            dropped=sum(buffer.dropped for buffer in self._buffers()),
+        )
+        if reset_peaks:
+            self.pending_peak, self.active_peak = len(pending), in_use
+        return taken
+
+    def _reused(self) -> int:
+        # The two totals are read one after the other while threads enter: a counter must not fall for that.
+        self.reused = max(self.reused, self.waits.total - self.creates.total)
+        return self.reused
+
+    def _buffers(self) -> tuple[Samples[float] | Samples[Failure] | Samples[str], ...]:
+        return (self.waits, self.creates, self.uses, self.socket_uses, self.failures, self.discards)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Destination {self.key.host}:{self.key.port} {len(self.pending)} pending, "
+            f"{len(self.active)} active, {len(self.sockets)} web sockets>"
+        )
+
+
+class Acquired(Protocol):
+    """What a destination reads of an acquisition."""
+
+    websocket: bool
+    waited: float
+    connect_seconds: float | None
+
+
+class Destinations:
+    """All destinations of a process, bounded, and its live pools."""
+
+    def __init__(self, bound: int = 200) -> None:
+        self.bound = bound
+        self._all: dict[Key, Destination] = {}
+        self._pools: dict[int, ref[Pool]] = {}
+
+    def get(self, key: Key) -> Destination:
+        """The destination of `key`, or the one they share past the bound."""
+        found = self._all.get(key)
+        if found is not None:
+            return found
+        if len(self._all) >= self.bound:
+            key = Key(key.library, OTHER, 0, "")
+        return self._all.setdefault(key, Destination(key))
+
+    def add_pool(self, pool: Pool) -> None:
+        """A pool carries its first call. It is held weakly and read at collection."""
+        identity = id(pool)
+        self._pools[identity] = ref(pool, lambda _: self._pools.pop(identity, None))
+
+    def readings(self) -> list[PoolReading]:
+        """What each live pool says of itself."""
+        alive = (reference() for reference in list(self._pools.values()))
+        readings = (pool.read() for pool in alive if pool is not None)
+        return [reading for reading in readings if reading is not None]
+
+    def snapshots(self, now: float, reset_peaks: bool = False) -> list[Snapshot]:
+        """Every destination as of `now`. Only the metrics' collection resets the peaks."""
+        return [destination.snapshot(now, reset_peaks) for destination in self]
+
+    def clear(self) -> None:
+        """Forget everything: a forked child starts its counts at zero."""
+        for reference in self._pools.values():
+            if (pool := reference()) is not None:
+                pool.forget()
+        self._all.clear()
+        self._pools.clear()
+
+    def __iter__(self) -> Iterator[Destination]:
+        return iter(list(self._all.values()))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __repr__(self) -> str:
+        return f"<Destinations {len(self._all)} of {self.bound}, {len(self._pools)} pools>"

@@ -1,0 +1,178 @@
+"""From the books to OpenTelemetry: histograms drained at collection, everything else observed from one snapshot.
+
+The first instrument's callback runs first in every collection: it drains the sample buffers into the histograms and
+takes the snapshot that the others report. Draining gives way to other threads every few samples, since a collection
+that holds the interpreter would stop the event loop.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from otel_pool.names import pool as names
+from otel_pool.names.table import Metric
+from otel_pool.pool.destinations import Destination, Destinations, Key, PoolReading, Snapshot
+from otel_pool.telemetry import Attributes, Histogram, Meter, histogram, observe
+
+Points = Iterable[tuple[float, Attributes]]
+
+#: Samples recorded between two pauses of a drain: some 0.3 ms of the interpreter at a time.
+_STRIDE = 25
+
+
+def attributes_of(key: Key) -> dict[str, str | int]:
+    """The attributes of a destination; a port or scheme that is not known is left out."""
+    attributes: dict[str, str | int] = {"server.address": key.host, "otel_pool.library": key.library}
+    if key.port:
+        attributes["server.port"] = key.port
+    if key.scheme:
+        attributes["url.scheme"] = key.scheme
+    return attributes
+
+
+class PoolMetrics:
+    """The instruments of one meter over one registry of destinations. Make it once per instrumentor."""
+
+    def __init__(self, meter: Meter, destinations: Destinations, clock: Callable[[], float] = time.monotonic) -> None:
+        self._destinations = destinations
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._snapshots: list[Snapshot] = []
+        self._readings: list[PoolReading] = []
+        self._on = True
+        self._time_in_queue = histogram(meter, names.TIME_IN_QUEUE)
+        self._create_time = histogram(meter, names.CREATE_TIME)
+        self._use_time = histogram(meter, names.USE_TIME)
+        self._register(meter)
+
+    def open(self) -> None:
+        """Report again after `close`."""
+        self._on = True
+
+    def close(self) -> None:
+        """Report nothing from here on; the meter keeps the instruments, which the API cannot remove."""
+        self._on = False
+
+    def after_fork(self) -> None:
+        """In a forked child: the lock may have been held by a thread that is not here."""
+        self._lock = threading.Lock()
+        self._snapshots, self._readings = [], []
+
+    def collect(self) -> None:
+        """Drain the buffers into the histograms and take the snapshot that the other instruments report."""
+        with self._lock:
+            if not self._on:
+                self._snapshots, self._readings = [], []
+                return
+            for destination in self._destinations:
+                self._drain(destination)
+            self._snapshots = self._destinations.snapshots(self._clock(), reset_peaks=True)
+            self._readings = self._destinations.readings()
+
+    def _drain(self, destination: Destination) -> None:
+        attributes = attributes_of(destination.key)
+        _record(self._time_in_queue, destination.waits.drain(), attributes)
+        _record(self._create_time, destination.creates.drain(), attributes)
+        _record(self._use_time, destination.uses.drain(), attributes)
+        websocket = {**attributes, names.PROTOCOL.key: "websocket"}
+        _record(self._use_time, destination.socket_uses.drain(), websocket)
+        for failure in destination.settle():
+            failed = {**attributes, names.ERROR_TYPE.key: failure.error_type}
+            self._time_in_queue.record(failure.waited, failed)
+            if failure.connecting is not None:
+                self._create_time.record(failure.connecting, failed)
+
+    def _register(self, meter: Meter) -> None:
+        # The row that collects comes first: the SDK calls back in the order of registration.
+        def pending() -> Points:
+            self.collect()
+            return self._each(lambda s: s.pending)
+
+        observe(meter, names.PENDING, pending)
+        by_destination: dict[Metric, Callable[[Snapshot], float]] = {
+            names.PENDING_PEAK: lambda s: s.pending_peak,
+            names.OLDEST_PENDING: lambda s: s.oldest_pending_seconds,
+            names.OLDEST_ACTIVE: lambda s: s.oldest_active_seconds,
+            names.ACTIVE_PEAK: lambda s: s.active_peak,
+            names.CREATED: lambda s: s.created,
+            names.REUSED: lambda s: s.reused,
+            names.QUEUE_ROUNDS: lambda s: s.queue_rounds,
+            names.DROPPED: lambda s: s.dropped,
+        }
+        for metric, value in by_destination.items():
+            observe(meter, metric, lambda value=value: self._each(value))  # type: ignore[misc]
+        observe(meter, names.TIMEOUTS, lambda: self._split(names.PHASE.key, lambda s: s.timeouts))
+        observe(meter, names.DISCARDED, lambda: self._split(names.REASON.key, lambda s: s.discarded))
+        observe(meter, names.ADVISED_MAX, self._advised)
+        observe(meter, names.OPEN_CONNECTIONS, self._open)
+        observe(meter, names.STALLED, self._stalled)
+        observe(meter, names.MAX, self._max)
+        observe(meter, names.MAX_PER_HOST, lambda: self._per_host(retains_only=False))
+        observe(meter, names.RETAINED_MAX, lambda: self._per_host(retains_only=True))
+
+    def _each(self, value: Callable[[Snapshot], float]) -> Points:
+        return [(value(snapshot), attributes_of(snapshot.key)) for snapshot in self._snapshots]
+
+    def _split(self, attribute: str, counts: Callable[[Snapshot], object]) -> Points:
+        return [
+            (count, {**attributes_of(snapshot.key), attribute: name})
+            for snapshot in self._snapshots
+            for name, count in _items(counts(snapshot))
+        ]
+
+    def _advised(self) -> Points:
+        return [(s.active_most, attributes_of(s.key)) for s in self._snapshots if s.discarded.get("pool_full")]
+
+    def _open(self) -> Points:
+        idle = self._sum(lambda reading: reading.idle.items())
+        points: list[tuple[float, Attributes]] = []
+        for snapshot in self._snapshots:
+            attributes = attributes_of(snapshot.key)
+            points.append((snapshot.active, {**attributes, names.STATE.key: "active"}))
+            points.append((idle.get(snapshot.key, 0), {**attributes, names.STATE.key: "idle"}))
+        return points
+
+    def _stalled(self) -> Points:
+        stalled = self._sum(lambda reading: reading.stalled.items())
+        return [
+            (stalled.get(snapshot.key, 0), attributes_of(snapshot.key))
+            for snapshot in self._snapshots
+            if snapshot.key.library == "aiohttp"
+        ]
+
+    def _max(self) -> Points:
+        limits: Counter[str] = Counter()
+        for reading in self._readings:
+            limits[reading.library] += reading.limit
+        return [(limit, {names.LIBRARY.key: library}) for library, limit in limits.items() if limit]
+
+    def _per_host(self, retains_only: bool) -> Points:
+        limits = self._sum(
+            lambda reading: (
+                [(key, reading.limit_per_host) for key in reading.served]
+                if reading.retains_only is retains_only
+                else []
+            )
+        )
+        return [(limit, attributes_of(key)) for key, limit in limits.items() if limit]
+
+    def _sum(self, items: Callable[[PoolReading], Iterable[tuple[Key, int]]]) -> Counter[Key]:
+        total: Counter[Key] = Counter()
+        for reading in self._readings:
+            for key, count in items(reading):
+                total[key] += count
+        return total
+
+
+def _items(counts: object) -> Iterable[tuple[str, int]]:
+    return counts.items() if isinstance(counts, dict) else ()
+
+
+def _record(instrument: Histogram, samples: list[float], attributes: Attributes) -> None:
+    for index, sample in enumerate(samples):
+        instrument.record(sample, attributes)
+        if index % _STRIDE == _STRIDE - 1:
+            time.sleep(0)

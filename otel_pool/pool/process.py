@@ -1,0 +1,79 @@
+"""The books of this process, shared by the instrumentors of all libraries.
+
+One set of books (destinations and their instruments) stands for each meter provider, so that aiohttp and urllib3
+report in the same series and instrumenting three times makes instruments once. A forked child starts its counts anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from otel_pool.pool.destinations import Destinations, Pool, Snapshot
+from otel_pool.pool.metrics import PoolMetrics
+from otel_pool.telemetry import MeterProvider, meter
+
+
+@dataclass
+class Books:
+    """Destinations, the instruments over them, and who uses them."""
+
+    destinations: Destinations
+    metrics: PoolMetrics
+    provider: MeterProvider | None
+    users: set[str] = field(default_factory=set)
+
+    def release(self, user: str) -> None:
+        """`user` no longer enters here; the last one out turns the reporting off."""
+        self.users.discard(user)
+        if not self.users:
+            self.metrics.close()
+
+
+# All books of the process, by identity of the provider; and who wants to hear of the first pool in use.
+_books: dict[int, Books] = {}
+_first_use: list[Callable[[Pool], None]] = []
+
+
+def open_books(user: str, provider: MeterProvider | None, bound: int, version: str) -> Books:
+    """The books of `provider` (None: the global one), made at the first call."""
+    books = _books.get(id(provider))
+    if books is None:
+        destinations = Destinations(bound)
+        books = Books(destinations, PoolMetrics(meter(provider, version), destinations), provider)
+        _books[id(provider)] = books
+    books.destinations.bound = bound
+    books.users.add(user)
+    books.metrics.open()
+    return books
+
+
+def snapshots(now: float) -> list[Snapshot]:
+    """Every destination of the process, peaks left as they are. `now` is `time.monotonic()`."""
+    return [snapshot for books in list(_books.values()) for snapshot in books.destinations.snapshots(now)]
+
+
+def on_first_use(listener: Callable[[Pool], None]) -> None:
+    """Call `listener` once, when the next new pool carries its first call, on the thread that makes that call.
+
+    It must return at once. What it raises is the hook's failure, so it should not.
+    """
+    _first_use.append(listener)
+
+
+def pool_in_use(books: Books, pool: Pool) -> None:
+    """A hook met `pool` for the first time."""
+    books.destinations.add_pool(pool)
+    while _first_use:
+        _first_use.pop()(pool)
+
+
+def _after_fork() -> None:
+    for books in _books.values():
+        books.destinations.clear()
+        books.metrics.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,77 @@
+"""Spans of one acquisition: the wait for the connection, then its use, both below the caller's current span.
+
+Made after the wait, with the time it began, so that a call which did not wait pays nothing. Never a root span, and
+never an attached context: a span that another instrumentation made current stays current.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from otel_pool.names import pool as names
+from otel_pool.pool.acquisition import Acquisition
+from otel_pool.pool.destinations import Key
+from otel_pool.pool.metrics import attributes_of
+from otel_pool.telemetry import Span, SpanKind, Status, StatusCode, Tracer, trace
+
+#: (span of the wait, destination, seconds in queue) -> None; may add attributes to the span.
+QueueHook = Callable[[Span, Key, float], None]
+
+_logger = logging.getLogger(__name__)
+
+
+class AcquisitionSpans:
+    """Makes the spans of acquisitions as the settings `spans` and `queue_span_seconds` say."""
+
+    def __init__(self, tracer: Tracer, mode: str, threshold: float, queue_hook: QueueHook | None = None) -> None:
+        self._tracer = tracer
+        self._all = mode == "all"
+        self._threshold = float("inf") if mode == "off" else 0.0 if mode == "all" else threshold
+        self._queue_hook = queue_hook
+
+    def acquired(self, acquisition: Acquisition, now: float) -> Span | None:
+        """After the acquisition: the span of its wait is made and ended, the span of its use is made and returned."""
+        queued = acquisition.rounds > 0 and acquisition.waited >= self._threshold
+        if not (queued or self._all) or not _has_parent():
+            return None
+        if queued:
+            self._wait_span(acquisition, now, None)
+        return self._start(names.USE_SPAN.name, acquisition.destination.key, time.time_ns())
+
+    def failed(self, acquisition: Acquisition, now: float, error_type: str) -> None:
+        """After a wait that ended without a connection."""
+        if acquisition.rounds > 0 and acquisition.waited >= self._threshold and _has_parent():
+            self._wait_span(acquisition, now, error_type)
+
+    def _wait_span(self, acquisition: Acquisition, now: float, error_type: str | None) -> None:
+        began = acquisition.first_queued if acquisition.first_queued is not None else now
+        key = acquisition.destination.key
+        span = self._start(names.WAIT_SPAN.name, key, time.time_ns() - int((now - began) * 1e9))
+        if error_type is not None:
+            span.set_attribute(names.ERROR_TYPE.key, error_type)
+            span.set_status(Status(StatusCode.ERROR))
+        self._enrich(span, key, acquisition.waited)
+        span.end()
+
+    def _enrich(self, span: Span, key: Key, seconds: float) -> None:
+        if self._queue_hook is None:
+            return
+        try:
+            self._queue_hook(span, key, seconds)
+        except Exception:
+            self._queue_hook = None
+            _logger.exception("the queue_hook failed and is off from here on")
+
+    def _start(self, name: str, key: Key, start_time: int) -> Span:
+        return self._tracer.start_span(
+            name.format(host=key.host, port=key.port),
+            kind=SpanKind.INTERNAL,
+            attributes=attributes_of(key),
+            start_time=start_time,
+        )
+
+
+def _has_parent() -> bool:
+    return trace.get_current_span().get_span_context().is_valid
