@@ -96,18 +96,18 @@ class Rank:
         return RankSnapshot(len(self._running), len(self._waiting), self._kv_used, self._kv_tokens)
 
     def last_step(self) -> RankSnapshot:
-        """The gauges as they were at the last engine step: a prompt was read, a sequence started or made a token."""
-        return self._last_step
+        """The gauges as the last engine step left them. Steps follow one another as long as something runs.
 
-    def sequences(self) -> list[Sequence]:
-        """All that run, then all that wait, in order."""
-        return [*self._running, *self._waiting]
+        So they are those of now while something runs, and after it has ended by itself; an abort is no step.
+        """
+        return self._last_step
 
     def submit(self, now: float, sequence: Sequence) -> None:
         """Queue a sequence, and start it when there is a seat. `advance(now)` comes first."""
         self._waiting[sequence] = None
         self._unread += sequence.prompt_tokens
-        self._step_if(self._fill(now))
+        self._fill(now)
+        self._step_if(bool(self._running))
 
     def abort(self, now: float, sequence: Sequence) -> None:
         """End a sequence where it stands; its seat or place is free at once. One that has ended stays as it is."""
@@ -115,6 +115,11 @@ class Rank:
             return
         self._end(now, sequence, "abort")
         self._step_if(self._fill(now))
+
+    def abort_all(self, now: float) -> None:
+        """End everything, with no engine step between the first and the last: the last step shows what was."""
+        for sequence in [*self._waiting, *self._running]:
+            self._end(now, sequence, "abort")
 
     def sleep(self, now: float, asleep: bool) -> None:
         """Start nothing from now on, or go on."""

@@ -91,6 +91,11 @@ class Scheduler:
         return sum(rank.in_system for rank in self._ranks)
 
     @property
+    def unread_tokens(self) -> int:
+        """Prompt tokens that wait or are being read, over all ranks."""
+        return sum(rank.unread_tokens for rank in self._ranks)
+
+    @property
     def asleep(self) -> bool:
         """Whether the engine starts nothing."""
         return self._ranks[0].asleep
@@ -143,11 +148,10 @@ class Scheduler:
             self._ranks[sequence.rank].abort(now, sequence)
 
     def abort_all(self) -> None:
-        """End everything that runs or waits. Those that wait go first, so that none of them starts."""
+        """End everything that runs or waits at once; nothing that waits starts."""
         now = self.advance()
         for rank in self._ranks:
-            for sequence in reversed(rank.sequences()):
-                rank.abort(now, sequence)
+            rank.abort_all(now)
 
     def sleep(self, asleep: bool) -> None:
         """Start nothing from now on, or go on."""
@@ -181,7 +185,7 @@ class Scheduler:
         reason: RejectionReason
         if limit is not None and self.in_system + sequences > limit:
             reason = "max_num_queued_reqs"
-        elif tokens is not None and sum(rank.unread_tokens for rank in self._ranks) >= tokens:
+        elif tokens is not None and self.unread_tokens >= tokens:
             reason = "max_num_queued_tokens"
         else:
             return
