@@ -6,6 +6,7 @@ It knows nothing of time between looks, of states or of the gate (see `observer`
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urljoin, urlsplit
@@ -16,6 +17,8 @@ from otel_pool.engine import dialects
 from otel_pool.engine.exposition import MAX_BODY_BYTES, PageTooLargeError, Prefilter, parse
 from otel_pool.engine.sample import Sample
 from otel_pool.engine.state import Failure
+
+_logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 64 * 1024
 #: Wanted lines beyond this are parsed in a thread; below it, handing them over costs more than the parse.
@@ -65,6 +68,7 @@ class Scraper:
         """`timeout` is in seconds, from the start to the last byte."""
         self._target = target
         self._clock = clock
+        self._mangled_told = False
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=1),
             timeout=aiohttp.ClientTimeout(total=timeout),
@@ -90,10 +94,18 @@ class Scraper:
             raise ScrapeError(Failure.CONNECTION) from error
         inline = sum(map(len, lines)) <= _INLINE_BYTES
         page = parse(lines) if inline else await asyncio.to_thread(parse, lines)
+        self._tell_mangled(page.mangled)
         sample = dialects.sample(page.readings, sent_at)
         if not sample.usable:
             raise ScrapeError(Failure.NO_FAMILIES)
         return sample
+
+    def _tell_mangled(self, lines: int) -> None:
+        if lines and not self._mangled_told:
+            self._mangled_told = True
+            address, port = self._target.server
+            text = "%d lines of the metrics of %s:%d cannot be read; what they say is unknown. This is logged once"
+            _logger.warning(text, lines, address, port)
 
     async def _fetch(self, url: str, may_follow: bool) -> list[bytes]:
         async with self._session.get(url, allow_redirects=False) as response:

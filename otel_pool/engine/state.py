@@ -162,6 +162,8 @@ class EngineState:
         self._since = now
         self._started = now
         self._sample: Sample | None = None
+        #: The sample that the next one is compared with: the last, unless a sleep or a silence lies between.
+        self._baseline: Sample | None = None
         self._hint: Sample | None = None
         self._failures = 0
         self._failure: Failure | None = None
@@ -184,10 +186,11 @@ class EngineState:
         if not sample.usable:
             return self.poll_failed(Failure.NO_FAMILIES, now)
         evidence = evidence or Evidence()
-        moved = self._sample is None or sample.figures != self._sample.figures or evidence.own_progress
-        self._still.count(not moved, now if self._sample is None else self._sample.sent_at)
+        earlier = self._baseline
+        same = earlier is not None and sample.figures == earlier.figures and not evidence.own_progress
+        self._still.count(same, sample.sent_at if earlier is None else earlier.sent_at)
         self._stuck.count(bool(sample.waiting) and sample.running == 0, sample.sent_at)
-        self._sample = sample
+        self._sample = self._baseline = sample
         if self._hint is not None and self._hint.sent_at <= sample.sent_at:
             self._hint = None
         self._failures, self._failure = 0, None
@@ -250,6 +253,7 @@ class EngineState:
     def _enter(self, signal: Signal, now: float) -> State:
         if signal in (Signal.SLEEPING, Signal.SILENT):
             # What stood still before a sleep or a silence says nothing about what comes after it.
+            self._baseline = None
             self._still.clear()
             self._stuck.clear()
         state = TRANSITIONS[self._state][signal]
