@@ -7,31 +7,23 @@ starts, waits and stops; what an engine is asked and must answer is the matter o
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import random
-import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.vllm import processes
 from tests.vllm.environment import Environment
 
 MODEL = "tiny"
 BLOCK_TOKENS = 32
 #: An engine imports for 10 s and warms up for 15 s on two idle cores; shared cores take a few times that.
 START_SECONDS = 240.0
-STOP_SECONDS = 10.0
-LOG_LINES = 40
 #: Below the ports that a kernel gives to outgoing connections, so that none of those takes it while the engine imports.
 PORTS = range(20_000, 32_768)
-
-
-class EngineFailedError(RuntimeError):
-    """The engine did not come up; the message ends with the last lines of its log."""
 
 
 @dataclass(frozen=True)
@@ -103,37 +95,24 @@ class Engine:
 def running(environment: Environment, options: Options, log: Path, host: str = "127.0.0.1") -> Iterator[Engine]:
     """An engine on a free port, ready to answer; its output goes to the file `log`.
 
-    Raises EngineFailedError when it ends early or is not healthy after START_SECONDS.
+    Raises StartFailedError when it ends early or is not healthy after START_SECONDS.
     """
     port = _free_port(host)
-    with log.open("wb") as output:
-        started_at, began = time.time(), time.monotonic()
-        process = subprocess.Popen(
-            _command(environment, options, host, port),
-            cwd=environment.directory,
-            env=_surroundings(),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        _wait_until_healthy(process, host, port, log)
+    started_at, began = time.time(), time.monotonic()
+    command = _command(environment, options, host, port)
+    with processes.group(command, _surroundings(), environment.directory, log) as process:
+        processes.wait_until_healthy(process, host, port, log, START_SECONDS)
         yield Engine(host, port, options, started_at, time.monotonic() - began, log)
-    finally:
-        _stop(process)
 
 
 def run_in_foreground(environment: Environment, options: Options, host: str, port: int) -> int:
     """Run an engine with its output on the terminal until it ends or Ctrl-C; return its exit status."""
     command = _command(environment, options, host, port)
-    process = subprocess.Popen(command, cwd=environment.directory, env=_surroundings(), start_new_session=True)
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        _stop(process)
+    with processes.group(command, _surroundings(), environment.directory, log=None) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            return 0
 
 
 def _command(environment: Environment, options: Options, host: str, port: int) -> list[str]:
@@ -163,40 +142,4 @@ def _free_port(host: str) -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((host, port))
             return port
-    raise EngineFailedError(f"no free port on {host} among 100 tried in {PORTS.start}..{PORTS.stop - 1}")
-
-
-def _wait_until_healthy(process: subprocess.Popen[bytes], host: str, port: int, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not _healthy(host, port):
-        if process.poll() is not None:
-            raise EngineFailedError(f"vLLM ended with {process.returncode} before it was ready:\n{_tail(log)}")
-        if time.monotonic() > deadline:
-            raise EngineFailedError(f"vLLM was not ready after {START_SECONDS:.0f} s:\n{_tail(log)}")
-        time.sleep(0.25)
-
-
-def _healthy(host: str, port: int) -> bool:
-    connection = http.client.HTTPConnection(host, port, timeout=5)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:])
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the whole group: asked first, then killed, as a worker can outlive the process that started it."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(STOP_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    raise processes.StartFailedError(f"no free port on {host} among 100 tried in {PORTS.start}..{PORTS.stop - 1}")

@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.vllm.engine import EngineFailedError, Options, running
+from tests.vllm.engine import Options, running
 from tests.vllm.environment import Environment
+from tests.vllm.processes import StartFailedError
 
 HEALTHY = """
 import http.server, pathlib, signal, subprocess, sys
@@ -58,7 +59,7 @@ def ends_within(seconds: float, pid: int) -> bool:
 def test_an_engine_that_ends_early_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     environment = script_as_engine(tmp_path, "raise SystemExit('no KV cache fits')")
     with (
-        pytest.raises(EngineFailedError, match="ended with 1 before it was ready:\nno KV cache fits"),
+        pytest.raises(StartFailedError, match="ended with 1 before it was ready:\nno KV cache fits"),
         running(environment, Options(), tmp_path / "log"),
     ):
         pass
@@ -79,7 +80,7 @@ def test_the_engine_does_not_inherit_our_own_instrumentation(tmp_path: Path, mon
     monkeypatch.setenv("PYTHONPATH", "/auto/instrumentation")
     told = "import os; raise SystemExit(f\"{os.environ.get('OTEL_SERVICE_NAME')} {os.environ.get('PYTHONPATH')}\")"
     with (
-        pytest.raises(EngineFailedError, match="None None"),
+        pytest.raises(StartFailedError, match="None None"),
         running(script_as_engine(tmp_path, told), Options(), tmp_path / "log"),
     ):
         pass
