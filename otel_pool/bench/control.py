@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -18,9 +19,9 @@ class Control(msgspec.Struct, forbid_unknown_fields=True):
     """Gauges keep the values they have now, whatever happens, until this is false again."""
     sleep: bool | None = None
     """Start nothing, and say so in the sleep state; what runs goes on."""
-    metrics_delay: float | None = None
+    metrics_delay: Annotated[float, msgspec.Meta(ge=0, le=3600)] | None = None
     """Seconds that /metrics holds its answer back; the page is that of the scrape's start."""
-    metrics_status: int | None = None
+    metrics_status: Annotated[int, msgspec.Meta(ge=200, le=599)] | None = None
     """Status that /metrics answers with, with an empty body unless it is 200."""
     abort_all: bool = False
     """End everything that runs or waits, as an abort."""

@@ -16,6 +16,7 @@ from otel_pool.bench.scheduler import Demand
 from otel_pool.bench.sequence import Sequence
 
 _BYTES_PER_TOKEN = 4
+_MOST_ANSWERS = 16_384
 #: The text of every token.
 WORD = "word "
 
@@ -66,8 +67,8 @@ def parse(body: bytes, *, chat: bool, model: str) -> Completion:
     prompts = (_message_tokens(read.messages),) if chat else tuple(_prompt_tokens(read.prompt))
     most = read.max_completion_tokens if read.max_completion_tokens is not None else read.max_tokens
     n = 1 if read.n is None else read.n
-    if n < 1:
-        raise BadRequestError(f"n must be at least 1, got {n}.", "n")
+    if not 1 <= n <= _MOST_ANSWERS:
+        raise BadRequestError(f"n must be from 1 to {_MOST_ANSWERS}, got {n}.", "n")
     if most is not None and most < 1:
         raise BadRequestError(f"max_tokens must be at least 1, got {most}.", "max_tokens")
     return Completion(

@@ -203,13 +203,17 @@ async def test_metrics_can_be_slow_and_fail_while_the_engine_serves() -> None:
         assert (await complete(session))[0] == 200
 
 
-async def test_an_unknown_fault_is_named_with_those_there_are() -> None:
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"freese": True}, "freese"), ({"metrics_delay": -1}, "metrics_delay"), ({"metrics_status": 7}, "metrics_status")],
+)
+async def test_a_fault_that_cannot_be_ordered_is_named_with_those_that_can(change: dict[str, int], named: str) -> None:
     async with running_engine() as engine, client_of(engine) as session:
-        async with session.post("/control", json={"freese": True}) as answer:
+        async with session.post("/control", json=change) as answer:
             message = (await answer.json())["error"]["message"]
         assert answer.status == 400
-        assert "freese" in message
-        assert "metrics_delay" in message
+        assert named in message
+        assert "/control knows: freeze, hold, sleep" in message
 
 
 async def test_a_taken_port_is_named() -> None:
