@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from otel_pool import AiohttpPoolInstrumentor
+from tests.support.telemetry import Telemetry
+
+
+@pytest.fixture
+def telemetry() -> Iterator[Telemetry]:
+    made = Telemetry()
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def instrumented(telemetry: Telemetry) -> Iterator[Telemetry]:
+    """The global patch on, over `telemetry`."""
+    AiohttpPoolInstrumentor().instrument(
+        meter_provider=telemetry.meter_provider, tracer_provider=telemetry.tracer_provider
+    )
+    yield telemetry
+    AiohttpPoolInstrumentor().uninstrument()

@@ -1,0 +1,298 @@
+"""Acquisitions with a life of their own: redirects, retries, web sockets, proxies, streams, and many hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import ssl
+from pathlib import Path
+
+import aiohttp
+import pytest
+import trustme
+from aiohttp.abc import AbstractResolver
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+from otel_pool.pool.destinations import Destinations, Key
+from tests.support.proxies import connect_proxy
+from tests.support.servers import serving, until
+from tests.support.telemetry import Telemetry
+
+QUEUE = "http.client.request.time_in_queue"
+USE = "otel_pool.connection.use_time"
+OPEN = "http.client.open_connections"
+
+
+async def test_a_redirect_acquires_once_per_hop(instrumented: Telemetry) -> None:
+    """Case pool 24."""
+    async with (
+        serving() as server,
+        aiohttp.ClientSession() as session,
+        session.get(server.url + "redirect") as response,
+    ):
+        await response.read()
+    assert instrumented.collect().one(QUEUE).count == 2 == server.requests
+
+
+async def test_a_stale_connection_that_is_retried_is_two_acquisitions(instrumented: Telemetry) -> None:
+    """Case pool 24: the server closes a kept connection while the next request is on its way."""
+    accepted = 0
+
+    async def close_after_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await reader.readuntil(b"\r\n\r\n")  # the second request arrives, and finds nobody
+        writer.close()
+
+    server = await asyncio.start_server(close_after_one, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with aiohttp.ClientSession() as session:
+        for _ in range(2):
+            async with session.get(f"http://127.0.0.1:{port}/") as response:
+                assert await response.text() == "ok"
+        exported = instrumented.collect()
+        assert (exported.one(QUEUE).count, accepted) == (3, 2)
+        assert exported.value("otel_pool.connection.created") == 2
+        assert exported.value("otel_pool.connection.reused") == 1
+    server.close()
+
+
+async def test_a_web_socket_holds_its_slot_for_life_and_is_kept_apart(instrumented: Telemetry) -> None:
+    """Case pool 24."""
+    async with serving() as server, aiohttp.ClientSession() as session:
+        async with session.ws_connect(server.url + "ws") as sock:
+            await sock.send_str("hello")
+            assert (await sock.receive()).data == "hello"
+            await asyncio.sleep(0.1)
+            exported = instrumented.collect()
+            assert exported.value(OPEN, http__connection__state="active") == 1
+            assert exported.value("otel_pool.connection.oldest_active.age") == 0
+        await until(lambda: instrumented.collect().value(OPEN, http__connection__state="active") == 0)
+    exported = instrumented.collect()
+    assert exported.one(USE).attributes["network.protocol.name"] == "websocket"
+    assert exported.one(USE).sum >= 0.1
+
+
+async def test_a_unix_socket_is_measured(instrumented: Telemetry, tmp_path: Path) -> None:
+    """Case pool 24."""
+    path = str(tmp_path / "s")
+    async with (
+        serving(path=path),
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session,
+        session.get("http://engine/") as response,
+    ):
+        await response.read()
+    point = instrumented.collect().one(QUEUE)
+    assert (point.count, point.attributes["server.address"]) == (1, "engine")
+
+
+async def test_a_connect_proxy_is_one_acquisition_of_the_target(instrumented: Telemetry) -> None:
+    """Case pool 24: TLS to the target through a tunnel."""
+    authority = trustme.CA()
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    certificate = authority.issue_cert("127.0.0.1")
+    async with serving(certificate=certificate) as server, connect_proxy() as proxy, aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{server.port}/"
+        async with session.get(url, proxy=f"http://127.0.0.1:{proxy.port}", ssl=client) as response:
+            assert await response.text() == "answer"
+    assert (proxy.requests, server.requests) == (1, 1)
+    exported = instrumented.collect()
+    point = exported.one(QUEUE)
+    assert (point.count, point.attributes["server.port"], point.attributes["url.scheme"]) == (1, server.port, "https")
+    assert exported.value("otel_pool.connection.created") == 1
+
+
+async def test_credentials_of_a_proxy_and_of_a_url_are_nowhere_in_the_telemetry(
+    instrumented: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case pool 27."""
+    caplog.set_level(logging.DEBUG)
+    async with serving() as server, connect_proxy() as proxy, aiohttp.ClientSession() as session:
+        with instrumented.tracer.start_as_current_span("call"):
+            async with session.get(
+                f"http://user:hunter2@127.0.0.1:{server.port}/?key=hunter3",
+                proxy=f"http://admin:hunter4@127.0.0.1:{proxy.port}",
+            ) as response:
+                await response.read()
+    assert proxy.requests == 1
+    exported = instrumented.collect()
+    assert exported.one(QUEUE).count == 1
+    assert exported.one(QUEUE).attributes["server.port"] == server.port
+    shown = repr(exported.points) + repr([span.to_json() for span in instrumented.spans()])
+    shown += "".join(r.getMessage() for r in caplog.records if r.name.startswith("otel_pool"))
+    assert "hunter" not in shown
+    assert "admin" not in shown
+
+
+async def test_a_streamed_body_left_early_is_in_use_to_its_close(instrumented: Telemetry) -> None:
+    """Case pool 25."""
+    async with serving() as server, aiohttp.ClientSession() as session:
+        async with session.get(server.url + "stream") as response:
+            assert await response.content.readany() == b"first"
+            await asyncio.sleep(0.2)
+            exported = instrumented.collect()
+            assert exported.value("otel_pool.connection.oldest_active.age") >= 0.2
+            assert exported.find(USE) == []
+        exported = instrumented.collect()
+    assert exported.one(USE).sum >= 0.2
+    assert exported.value(OPEN, http__connection__state="active") == 0
+
+
+async def test_a_streamed_body_is_in_use_to_its_last_byte(instrumented: Telemetry) -> None:
+    async with serving(delay=0.05) as server, aiohttp.ClientSession() as session:
+        async with session.get(server.url + "stream?chunks=4") as response:
+            assert await response.read() == b"first" + b"chunk" * 4
+        assert instrumented.collect().one(USE).sum >= 4 * 0.05
+
+
+async def test_a_body_that_is_never_read_grows_old_in_use(instrumented: Telemetry) -> None:
+    """Case pool 25."""
+    async with serving() as server, aiohttp.ClientSession() as session:
+        response = await session.get(server.url + "stream")
+        ages = []
+        for _ in range(2):
+            await asyncio.sleep(0.1)
+            ages.append(instrumented.collect().value("otel_pool.connection.oldest_active.age"))
+        assert 0.1 <= ages[0] < ages[1]
+        response.close()
+        assert instrumented.collect().value("otel_pool.connection.oldest_active.age") == 0
+
+
+async def test_a_request_opened_in_one_task_and_closed_in_another_is_released_once(
+    instrumented: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case pool 14."""
+    async with serving() as server, aiohttp.ClientSession() as session:
+        with instrumented.tracer.start_as_current_span("call"):
+            response = await asyncio.create_task(_open(session, server.url))
+        await asyncio.create_task(response.read())
+        response.close()
+    exported = instrumented.collect()
+    assert (exported.one(USE).count, exported.value(OPEN, http__connection__state="active")) == (1, 0)
+    assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+
+async def _open(session: aiohttp.ClientSession, url: str) -> aiohttp.ClientResponse:
+    return await session.get(url)
+
+
+async def test_a_call_made_under_suppression_is_absent(instrumented: Telemetry) -> None:
+    """Case pool 15, for aiohttp: what an exporter does is not measured."""
+    async with serving() as server, aiohttp.ClientSession() as session:
+        with suppress_instrumentation():
+            async with session.get(server.url) as response:
+                await response.read()
+        assert server.requests == 1
+        assert instrumented.collect().find(QUEUE) == []
+
+
+async def test_connectors_that_were_closed_or_dropped_are_gone_from_the_gauges(instrumented: Telemetry) -> None:
+    """Case pool 16."""
+    async with serving() as server:
+        for index in range(100):
+            session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=7))
+            async with session.get(server.url) as response:
+                await response.read()
+            await session.close()
+            if index % 2:
+                del session, response
+        gc.collect()
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=5)) as session:
+            async with session.get(server.url) as response:
+                await response.read()
+            exported = instrumented.collect()
+    assert exported.value("otel_pool.connection.max") == 5
+    assert exported.value(OPEN, http__connection__state="idle") == 1
+    assert exported.one(QUEUE).count == 101 == server.requests
+
+
+class _Loopback(AbstractResolver):
+    async def resolve(self, host: str, port: int = 0, family: int = socket.AF_INET) -> list[dict[str, object]]:
+        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": socket.AF_INET, "proto": 0, "flags": 0}]
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_hosts_past_the_bound_share_one_destination(telemetry: Telemetry) -> None:
+    """Case pool 26, on sockets with a bound of 5."""
+    from otel_pool import AiohttpPoolInstrumentor
+
+    AiohttpPoolInstrumentor().instrument(meter_provider=telemetry.meter_provider, max_destinations=5)
+    try:
+        connector = aiohttp.TCPConnector(resolver=_Loopback(), force_close=True)
+        async with serving() as server, aiohttp.ClientSession(connector=connector) as session:
+            for index in range(12):
+                async with session.get(f"http://host{index}:{server.port}/") as response:
+                    await response.read()
+        points = telemetry.collect().find(QUEUE)
+    finally:
+        AiohttpPoolInstrumentor().uninstrument()
+    counts = {point.attributes["server.address"]: point.count for point in points}
+    assert counts == {**{f"host{index}": 1 for index in range(5)}, "_OTHER": 7}
+
+
+def test_ten_thousand_hosts_are_two_hundred_destinations_and_other() -> None:
+    """Case pool 26."""
+    destinations = Destinations()
+    for index in range(10_000):
+        destinations.get(Key("aiohttp", f"host{index}", 80, "http"))
+    assert len(destinations) == 201
+    assert [d.key.host for d in destinations][-1] == "_OTHER"
+
+
+async def test_a_thousand_sessions_leave_no_pool_and_no_new_instrument(instrumented: Telemetry) -> None:
+    """Case pool 9."""
+    async with serving() as server:
+        before: set[str] = set()
+        for index in range(1_000):
+            async with aiohttp.ClientSession() as session:
+                if index % 20 == 0:
+                    async with session.get(server.url) as response:
+                        await response.read()
+            if index == 20:
+                before = instrumented.collect().names
+        exported = instrumented.collect()
+    # Once every session is closed no pool has a limit to report; nothing else came or went.
+    assert exported.names == before
+    assert len(exported.find(QUEUE)) == 1
+    assert exported.one(QUEUE).count == 50
+
+
+async def test_sessions_that_share_a_list_of_trace_configs_leave_it_as_it_is(instrumented: Telemetry) -> None:
+    """Case pool 10."""
+    seen: list[str] = []
+
+    async def on_end(*_: object) -> None:
+        seen.append("end")
+
+    config = aiohttp.TraceConfig()
+    config.on_request_end.append(on_end)
+    shared = [config]
+    async with serving() as server:
+        for _ in range(3):
+            async with aiohttp.ClientSession(trace_configs=shared) as session, session.get(server.url) as response:
+                await response.read()
+    assert shared == [config]
+    assert len(seen) == 3
+    assert instrumented.collect().one(QUEUE).count == 3
+
+
+async def test_an_excluded_host_is_not_measured(telemetry: Telemetry) -> None:
+    from otel_pool import AiohttpPoolInstrumentor
+
+    AiohttpPoolInstrumentor().instrument(meter_provider=telemetry.meter_provider, excluded_hosts=["localhost"])
+    try:
+        async with serving() as server, aiohttp.ClientSession() as session:
+            for host in ("127.0.0.1", "localhost"):
+                async with session.get(f"http://{host}:{server.port}/") as response:
+                    await response.read()
+        assert server.requests == 2
+        assert telemetry.collect().one(QUEUE).attributes["server.address"] == "127.0.0.1"
+    finally:
+        AiohttpPoolInstrumentor().uninstrument()

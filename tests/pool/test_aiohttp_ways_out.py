@@ -1,0 +1,283 @@
+"""Every way into and out of an acquisition, on real sockets. Each test names its row of `docs/cases.md`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import aiohttp
+import pytest
+
+from tests.support.servers import serving, silent, until
+from tests.support.telemetry import Telemetry
+
+QUEUE = "http.client.request.time_in_queue"
+USE = "otel_pool.connection.use_time"
+PENDING = "otel_pool.connection.pending_requests"
+
+
+async def get(session: aiohttp.ClientSession, url: str, **kwargs: object) -> float:
+    """One call, read to its end; its wall time in seconds."""
+    began = time.monotonic()
+    async with session.get(url, **kwargs) as response:
+        await response.read()
+    return time.monotonic() - began
+
+
+def limited(limit: int, per_host: int = 0) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=limit, limit_per_host=per_host))
+
+
+async def test_time_in_use_is_the_servers_delay_and_time_in_queue_grows_with_position(instrumented: Telemetry) -> None:
+    """Case pool 1: eight callers on two connections wait 0, 1, 2 and 3 services, twice each."""
+    async with serving(delay=0.1) as server, limited(2) as session:
+        walls = await asyncio.gather(*(get(session, server.url) for _ in range(8)))
+    exported = instrumented.collect()
+    queue, use = exported.one(QUEUE), exported.one(USE)
+    assert server.in_flight_peak == 2
+    assert (queue.count, use.count) == (8, 8)
+    # The formula is a floor: a busy machine only adds. What the callers saw and the server kept bounds it above.
+    assert queue.sum >= 0.98 * 2 * (0 + 0.1 + 0.2 + 0.3)
+    assert queue.sum == pytest.approx(sum(walls) - server.busy_seconds, rel=0.15)
+    assert queue.max >= 0.98 * 0.3
+    assert use.sum == pytest.approx(server.busy_seconds, rel=0.25)
+    assert exported.value("otel_pool.connection.pending_requests.peak") == 6
+
+
+async def test_a_waiter_that_is_overtaken_has_one_sample_with_the_whole_wait(instrumented: Telemetry) -> None:
+    """Case pool 2: a greedy caller takes the freed connection before the woken waiter."""
+    async with serving(delay=0.02) as server, limited(1) as session:
+        stop = False
+
+        async def greedy() -> int:
+            calls = 0
+            while not stop:
+                await get(session, server.url)
+                calls += 1
+            return calls
+
+        taking = asyncio.create_task(greedy())
+        await until(lambda: server.requests >= 1)
+        waiter = asyncio.create_task(get(session, server.url))
+        await asyncio.sleep(0.3)
+        stop = True
+        calls, waited = await asyncio.gather(taking, waiter)
+    exported = instrumented.collect()
+    queue = exported.one(QUEUE)
+    assert queue.count == calls + 1 == server.requests
+    rounds = exported.value("otel_pool.connection.queue_rounds")
+    if waited > 0.2:  # starved, as since aiohttp 3.10.11
+        assert rounds > 1
+        assert queue.max == pytest.approx(waited, abs=0.1)
+    else:  # the fair queue of older releases
+        assert rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [
+        (aiohttp.ClientTimeout(connect=0.1), "TimeoutError"),
+        (aiohttp.ClientTimeout(total=0.1), "TimeoutError"),
+    ],
+)
+async def test_a_waiter_that_times_out_is_recorded_with_its_wait(
+    instrumented: Telemetry, timeout: aiohttp.ClientTimeout, error: str
+) -> None:
+    """Case pool 3: connect timeout and total timeout in the queue."""
+    async with serving() as server, limited(1) as session:
+        holder = asyncio.create_task(get(session, server.url + "hold"))
+        await until(lambda: server.in_flight == 1)
+        with pytest.raises(asyncio.TimeoutError):
+            await get(session, server.url, timeout=timeout)
+        exported = instrumented.collect()
+        assert exported.value(PENDING) == 0
+        assert exported.one(QUEUE, error__type=error).count == 1
+        assert 0.09 <= exported.one(QUEUE, error__type=error).sum < 1
+        assert exported.value("otel_pool.connection.timeouts", otel_pool__connection__phase="queued") == 1
+        server.release.set()
+        await holder
+
+
+async def test_a_waiter_that_is_cancelled_is_recorded_with_its_wait(instrumented: Telemetry) -> None:
+    """Case pool 3: the caller gives up."""
+    async with serving() as server, limited(1) as session:
+        holder = asyncio.create_task(get(session, server.url + "hold"))
+        await until(lambda: server.in_flight == 1)
+        waiter = asyncio.create_task(get(session, server.url))
+        await until(lambda: instrumented.collect().total(PENDING) == 1)
+        before = time.monotonic()
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        assert time.monotonic() - before < 1
+        exported = instrumented.collect()
+        assert exported.value(PENDING) == 0
+        assert exported.one(QUEUE, error__type="CancelledError").count == 1
+        assert exported.find("otel_pool.connection.timeouts") == []
+        server.release.set()
+        await holder
+
+
+async def test_a_waiter_whose_session_closes_is_recorded(instrumented: Telemetry) -> None:
+    """Case pool 3: `session.close()` while waiting."""
+    async with serving() as server:
+        session = limited(1)
+        holder = asyncio.create_task(get(session, server.url + "hold"))
+        await until(lambda: server.in_flight == 1)
+        waiter = asyncio.create_task(get(session, server.url))
+        await until(lambda: instrumented.collect().total(PENDING) == 1)
+        await session.close()
+        server.release.set()
+        results = await asyncio.wait_for(asyncio.gather(holder, waiter, return_exceptions=True), 5)
+        exported = instrumented.collect()
+        assert isinstance(results[1], BaseException)
+        assert exported.value(PENDING) == 0
+        failed = [point for point in exported.find(QUEUE) if "error.type" in point.attributes]
+        assert sum(point.count for point in failed) >= 1
+        assert exported.value("http.client.open_connections", http__connection__state="active") == 0
+
+
+async def test_a_refused_connection_is_recorded_as_connecting(instrumented: Telemetry) -> None:
+    async with serving() as server:
+        port = server.port
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await get(session, f"http://127.0.0.1:{port}/")
+    exported = instrumented.collect()
+    assert exported.one(QUEUE, error__type="ClientConnectorError").sum == 0
+    assert exported.one("otel_pool.connection.create_time", error__type="ClientConnectorError").count == 1
+    assert exported.value("otel_pool.connection.created") == 0
+
+
+async def test_a_slow_server_and_a_full_pool_show_in_different_signals(instrumented: Telemetry) -> None:
+    """Case pool 4."""
+    async with serving(delay=0.3) as slow, serving(delay=0.05) as crowded:
+        async with limited(10) as session:
+            await asyncio.gather(*(get(session, slow.url) for _ in range(3)))
+        async with limited(1) as session:
+            await asyncio.gather(*(get(session, crowded.url) for _ in range(6)))
+    exported = instrumented.collect()
+    assert exported.one(QUEUE, server__port=slow.port).sum == 0
+    assert exported.one(USE, server__port=slow.port).sum == pytest.approx(slow.busy_seconds, rel=0.2)
+    assert exported.one(QUEUE, server__port=crowded.port).sum >= 0.98 * 0.05 * 15
+    assert exported.one(USE, server__port=crowded.port).sum == pytest.approx(crowded.busy_seconds, rel=0.4)
+
+
+async def test_a_connect_timeout_says_whether_it_was_queued_or_connecting(instrumented: Telemetry) -> None:
+    """Case pool 5."""
+    timeout = aiohttp.ClientTimeout(connect=0.2)
+    async with serving() as server, silent() as hole:
+        async with limited(1) as session:
+            holder = asyncio.create_task(get(session, server.url + "hold"))
+            await until(lambda: server.in_flight == 1)
+            with pytest.raises(asyncio.TimeoutError):
+                await get(session, server.url, timeout=timeout)
+            server.release.set()
+            await holder
+        async with limited(1) as session:
+            with pytest.raises(asyncio.TimeoutError):
+                await get(session, f"https://127.0.0.1:{hole}/", timeout=timeout)
+    exported = instrumented.collect()
+    queued = exported.one("otel_pool.connection.timeouts", otel_pool__connection__phase="queued")
+    connecting = exported.one("otel_pool.connection.timeouts", otel_pool__connection__phase="connecting")
+    assert (queued.value, queued.attributes["server.port"]) == (1, server.port)
+    assert (connecting.value, connecting.attributes["server.port"]) == (1, hole)
+    assert exported.one(QUEUE, server__port=hole).sum == 0
+
+
+async def test_128_callers_on_the_default_limit_show_28_pending_of_100(instrumented: Telemetry) -> None:
+    """Case pool 6."""
+    async with serving() as server, aiohttp.ClientSession() as session:
+        calls = [asyncio.create_task(get(session, server.url + "hold")) for _ in range(128)]
+        await until(lambda: server.in_flight == 100)
+        exported = instrumented.collect()
+        assert exported.value(PENDING) == 28
+        assert exported.value("otel_pool.connection.max") == 100
+        assert exported.value("http.client.open_connections", http__connection__state="active") == 100
+        server.release.set()
+        await asyncio.gather(*calls)
+    assert instrumented.collect().value(PENDING) == 0
+
+
+async def test_without_contention_every_acquisition_has_a_zero_sample(instrumented: Telemetry) -> None:
+    """Case pool 7."""
+    async with serving() as server, aiohttp.ClientSession() as session:
+        for _ in range(5):
+            await get(session, server.url)
+    exported = instrumented.collect()
+    assert (exported.one(QUEUE).count, exported.one(QUEUE).sum) == (5, 0)
+    assert exported.value("otel_pool.connection.created") == len(server.connections) == 1
+    assert exported.value("otel_pool.connection.reused") == 4
+
+
+async def test_a_lost_wakeup_shows_as_a_stalled_request(instrumented: Telemetry) -> None:
+    """Case pool 8: a waiter woken and cancelled in one pass of the loop wakes nobody else."""
+    async with serving() as server, limited(1) as session:
+        holding = await session.get(server.url + "stream")
+        woken = asyncio.create_task(get(session, server.url))
+        patient = asyncio.create_task(get(session, server.url))
+        await until(lambda: instrumented.collect().total(PENDING) == 2)
+        assert instrumented.collect().value("otel_pool.connection.stalled_requests") == 0
+        holding.close()  # wakes the first waiter
+        woken.cancel()
+        await asyncio.sleep(0.1)
+        stalled = instrumented.collect().value("otel_pool.connection.stalled_requests")
+        assert stalled == (0 if patient.done() else 1)
+        if not patient.done():
+            await get(session, server.url)  # any release wakes the next
+        await asyncio.wait_for(patient, 5)
+    assert instrumented.collect().value("otel_pool.connection.stalled_requests") == 0
+
+
+async def test_starvation_shows_in_the_oldest_pending_age_while_the_median_wait_is_zero(
+    instrumented: Telemetry,
+) -> None:
+    """Case pool 21: eight callers, limit 4, 0.1 s service."""
+    async with serving(delay=0.1) as server, limited(4) as session:
+        began = time.monotonic()
+        done = [0] * 8
+
+        async def caller(index: int) -> None:
+            while time.monotonic() - began < 2:
+                await get(session, server.url)
+                done[index] += 1
+
+        tasks = [asyncio.create_task(caller(index)) for index in range(8)]
+        await asyncio.sleep(1.9)
+        exported = instrumented.collect()
+        await asyncio.gather(*tasks)
+    queue = exported.one(QUEUE)
+    if min(done) <= 1:  # since 3.10.11
+        assert exported.value("otel_pool.connection.oldest_pending.age") == pytest.approx(1.9, abs=0.3)
+        assert queue.bucket_counts[0] > queue.count / 2
+    else:
+        assert exported.value("otel_pool.connection.oldest_pending.age") < 0.5
+
+
+async def test_a_soft_total_shows_more_active_than_max(instrumented: Telemetry) -> None:
+    """Case pool 23: four hosts with warm connections share a total of 8."""
+    async with serving() as server, limited(8) as session:
+        hosts = [f"http://{name}:{server.port}/" for name in ("127.0.0.1", "localhost")]
+        for host in hosts:
+            await asyncio.gather(*(get(session, host) for _ in range(8)))
+        calls = [asyncio.create_task(get(session, host + "hold")) for host in hosts for _ in range(8)]
+        await until(lambda: server.in_flight >= 8)
+        await asyncio.sleep(0.1)
+        exported = instrumented.collect()
+        active = exported.total("http.client.open_connections", http__connection__state="active")
+        assert active == server.in_flight
+        assert exported.value("otel_pool.connection.max") == 8
+        server.release.set()
+        await asyncio.gather(*calls)
+
+
+async def test_the_limit_per_host_is_reported_for_each_destination(instrumented: Telemetry) -> None:
+    async with serving() as server, limited(10, per_host=3) as session:
+        await get(session, server.url)
+        exported = instrumented.collect()
+        assert exported.value("otel_pool.connection.max") == 10
+        assert exported.value("otel_pool.connection.max_per_host", server__port=server.port) == 3
+    async with serving() as server, limited(0) as session:
+        await get(session, server.url)
+        exported = instrumented.collect()
+        assert exported.find("otel_pool.connection.max") == []
