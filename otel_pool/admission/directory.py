@@ -1,0 +1,96 @@
+"""Which engines serve which model: the structured settings, read into plain data.
+
+Nothing is opened or looked up here: `REPLICAS` may name a host, and it is the controller that asks DNS for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from otel_pool.admission.settings import ENGINES, PREFIX
+from otel_pool.settings import Problem
+
+#: The model name that stands for every model that is not named.
+ANY_MODEL = "*"
+
+
+@dataclass(frozen=True)
+class EngineList:
+    """One model and the base URLs of the engines that serve it, each once, in the order given."""
+
+    model: str
+    urls: tuple[str, ...]
+
+
+def parse_engines(setting: str) -> tuple[tuple[EngineList, ...], tuple[Problem, ...]]:
+    """Read `model=url[,url]...;...`. An entry that cannot be read is left out and told in the problems."""
+    lists: dict[str, EngineList] = {}
+    problems: list[Problem] = []
+    for entry in filter(None, (part.strip() for part in setting.split(";"))):
+        model, _, urls = entry.partition("=")
+        model = model.strip()
+        error = _entry_error(model, urls, lists)
+        if error:
+            problems.append(Problem(ENGINES, _hide_user(entry)[:120], error))
+            continue
+        bases = tuple(dict.fromkeys(_base(url) for url in urls.split(",") if url.strip()))
+        lists[model] = EngineList(model, bases)
+    return tuple(lists.values()), tuple(problems)
+
+
+def parse_headers(setting: str) -> tuple[dict[str, str], tuple[Problem, ...]]:
+    """Read `Name: value; Name: value`. The value of a header is never repeated in a problem."""
+    headers: dict[str, str] = {}
+    problems: list[Problem] = []
+    for entry in filter(None, (part.strip() for part in setting.split(";"))):
+        name, colon, value = entry.partition(":")
+        if not colon or not name.strip() or not value.strip() or not entry.isprintable():
+            remedy = "expected Name: value, separated by ;; the entry is left out"
+            problems.append(Problem(PREFIX + "METRICS_HEADERS", "(an entry that is not shown)", remedy))
+            continue
+        headers[name.strip()] = value.strip()
+    return headers, tuple(problems)
+
+
+def parse_replicas(setting: str) -> tuple[int | str, tuple[Problem, ...]]:
+    """The number of replicas, or the host name after `dns:` whose addresses are to be counted."""
+    word = setting.strip()
+    if word.lower().startswith("dns:") and word[4:].strip():
+        return word[4:].strip(), ()
+    if word.isascii() and word.isdigit() and 1 <= int(word[:9]) <= 100_000:
+        return int(word[:9]), ()
+    remedy = "expected a whole number from 1 to 100000, or dns:host; 1 stands in force"
+    return 1, (Problem(PREFIX + "REPLICAS", word[:80], remedy),)
+
+
+def _entry_error(model: str, urls: str, lists: Mapping[str, EngineList]) -> str:
+    """What to write instead, or nothing when the entry can be used."""
+    if not model or not urls.strip(" ,"):
+        return "expected model=http://host:port[,http://host:port]...; the entry is left out"
+    if model in lists:
+        return f"the model {model!r} is named twice; write all its engines in one entry; the first stands in force"
+    for url in filter(None, (part.strip() for part in urls.split(","))):
+        if not _is_base(url):
+            return f"{_hide_user(url)!r} is not a URL such as http://host:port; the entry is left out"
+    return ""
+
+
+def _is_base(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and port != 0 and not parts.username
+
+
+def _base(url: str) -> str:
+    return url.strip().rstrip("/")
+
+
+def _hide_user(url: str) -> str:
+    """A URL without what may be a password: what stands before an @."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.partition('//')[0]}//...@{tail}" if at else url

@@ -1,0 +1,114 @@
+"""A look into a request's body, for as much as the gate needs and no more.
+
+What cannot be read is *opaque*: it is forwarded under the defaults, and it is the engine that answers 400 if it must.
+Nothing is built from the prompt: its place in the body is found, and its length taken. On a key that stands twice the
+last counts, as for the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+#: Bytes of text per token, about: for lanes, where it is enough to tell long from short.
+BYTES_PER_TOKEN = 4
+#: No tokenizer makes fewer tokens than this of a text: for refusals, which must not hit a prompt that would fit.
+MOST_BYTES_PER_TOKEN = 16
+#: What one request may count for at most, whatever its body says.
+MAX_COST = 1024
+
+#: Images and sounds stand in a body as text, but are no text to a tokenizer: with one, the prompt's size is unknown.
+_MEDIA = (b";base64,", b'"input_audio"')
+
+
+class _Body(msgspec.Struct):
+    """The keys that are looked at. All others are passed over without being built."""
+
+    model: str | None = None
+    stream: bool | None = None
+    n: int | None = None
+    best_of: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    truncate_prompt_tokens: int | None = None
+    messages: msgspec.Raw = msgspec.Raw(b"")
+    prompt: msgspec.Raw = msgspec.Raw(b"")
+    input: msgspec.Raw = msgspec.Raw(b"")
+
+
+@dataclass(frozen=True)
+class Peek:
+    """What a body says of its request."""
+
+    #: The model asked for; None when the body does not say or cannot be read.
+    model: str | None = None
+    #: Whether the answer is to be streamed.
+    stream: bool = False
+    #: Sequences that it makes: `n` (or `best_of`) times the prompts it carries.
+    sequences: int = 1
+    #: The most tokens that it may generate; None when it does not say.
+    max_tokens: int | None = None
+    #: Tokens of the prompt, estimated by its length; 0 when unknown.
+    prompt_tokens: int = 0
+    #: Tokens that the prompt has for certain; 0 when unknown or when the engine is asked to cut it.
+    prompt_tokens_at_least: int = 0
+    #: Whether the body could not be read.
+    opaque: bool = False
+
+
+OPAQUE = Peek(opaque=True)
+
+_decoder = msgspec.json.Decoder(_Body)
+_parts = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def peek(body: bytes, content_type: str = "", content_encoding: str = "") -> Peek:
+    """Look into `body`. Never raises for what a client sends."""
+    if content_encoding.strip().lower() not in {"", "identity"}:
+        return OPAQUE
+    if content_type and "json" not in content_type.lower():
+        return OPAQUE
+    try:
+        return _peek(_decoder.decode(body), media=any(mark in body for mark in _MEDIA))
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        # The parser's own error, nesting deeper than it goes, or bytes that are not UTF-8.
+        return OPAQUE
+
+
+def _peek(found: _Body, *, media: bool) -> Peek:
+    prompts, tokens, at_least = _prompt(found)
+    copies = max(found.n or 1, found.best_of or 1, 1)
+    certain = not media and found.truncate_prompt_tokens is None
+    return Peek(
+        model=found.model,
+        stream=bool(found.stream),
+        sequences=min(MAX_COST, max(1, copies * prompts)),
+        max_tokens=found.max_completion_tokens if found.max_tokens is None else found.max_tokens,
+        prompt_tokens=0 if media else tokens,
+        prompt_tokens_at_least=at_least if certain else 0,
+    )
+
+
+def _prompt(found: _Body) -> tuple[int, int, int]:
+    """How many prompts, and the tokens of the whole: about, and at least."""
+    for raw in (found.prompt, found.input):
+        size = memoryview(raw).nbytes
+        if size:
+            return _of_list(raw, size) if bytes(memoryview(raw)[:1]) == b"[" else (1, *_of_text(size))
+    return 1, *_of_text(memoryview(found.messages).nbytes)
+
+
+def _of_list(raw: msgspec.Raw, size: int) -> tuple[int, int, int]:
+    parts = _parts.decode(raw)
+    first = bytes(memoryview(parts[0])[:1]) if parts else b""
+    if first.isdigit():
+        return 1, len(parts), len(parts)
+    if first in (b'"', b"["):
+        # Several prompts: each has to fit for itself, so the whole says nothing about one of them.
+        return len(parts), _of_text(size)[0], 0
+    return 1, *_of_text(size)
+
+
+def _of_text(size: int) -> tuple[int, int]:
+    return size // BYTES_PER_TOKEN, size // MOST_BYTES_PER_TOKEN

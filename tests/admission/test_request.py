@@ -1,0 +1,104 @@
+"""What is seen in a body, and that nothing a client sends is an error of ours."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_pool.admission.request import OPAQUE, peek
+
+
+def body(**keys: object) -> bytes:
+    return json.dumps(keys).encode()
+
+
+def test_the_keys_are_found_wherever_they_stand() -> None:
+    """Case 39: `messages` before `model`."""
+    found = peek(body(messages=[{"role": "user", "content": "x" * 400}], n=3, stream=True, max_tokens=7, model="m"))
+    assert (found.model, found.stream, found.sequences, found.max_tokens) == ("m", True, 3, 7)
+    assert 100 <= found.prompt_tokens <= 120
+
+
+def test_of_duplicate_keys_the_last_counts() -> None:
+    """Case 39."""
+    assert peek(b'{"model": "first", "n": 1, "model": "last", "n": 5}').model == "last"
+    assert peek(b'{"model": "first", "n": 1, "model": "last", "n": 5}').sequences == 5
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"not json", b"[1, 2]", b"{", b'{"model": 1}', b'{"n": 1.5}', b'{"model": "\xff"}', b"[" * 200_000,
+     b'{"x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", b"null"],
+)  # fmt: skip
+def test_what_cannot_be_read_is_opaque_and_no_error(raw: bytes) -> None:
+    """Case 39: not JSON, 200,000 nested brackets, other types: the engine is the one to answer 400."""
+    assert peek(raw) is OPAQUE
+
+
+def test_a_compressed_or_foreign_body_is_opaque() -> None:
+    """Case 39: gzip."""
+    assert peek(gzip.compress(body(model="m")), "application/json", "gzip") is OPAQUE
+    assert peek(body(model="m"), "multipart/form-data; boundary=x") is OPAQUE
+    assert peek(body(model="m"), "application/json", "identity").model == "m"
+
+
+def test_a_body_of_10_mb_takes_bounded_time_and_memory() -> None:
+    """Case 39: its prompt is measured and not built. Building it would take the memory once more."""
+    raw = body(messages=[{"role": "user", "content": "x y z " * 1_700_000}], model="m")
+    tracemalloc.start()
+    began = time.perf_counter()
+    found = peek(raw, "application/json")
+    took = time.perf_counter() - began
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.prompt_tokens == pytest.approx(len(raw) / 4, rel=0.01)
+    assert peak < 1_000_000
+    assert took < 1.0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sequences", "at_least"),
+    [([1, 2, 3], 1, 3), (["a", "b"], 2, 0), ([[1], [2], [3]], 3, 0), ("x" * 160, 1, 10), ([], 1, 0), (None, 1, 0)],
+)
+def test_a_prompt_is_counted_by_its_kind(prompt: object, sequences: int, at_least: int) -> None:
+    """Token ids are exact, several prompts are several sequences, and text has a sure lower bound."""
+    found = peek(body(prompt=prompt))
+    assert (found.sequences, found.prompt_tokens_at_least) == (sequences, at_least)
+
+
+def test_best_of_and_n_multiply_with_the_prompts() -> None:
+    assert peek(body(prompt=["a", "b"], n=2, best_of=4)).sequences == 8
+    assert peek(body(n=-3)).sequences == 1
+    assert peek(body(n=10**9)).sequences == 1024
+
+
+def test_an_image_is_not_taken_for_a_long_prompt() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_000_000}}
+    found = peek(body(messages=[{"role": "user", "content": [image]}], model="m"))
+    assert (found.model, found.prompt_tokens, found.prompt_tokens_at_least) == ("m", 0, 0)
+
+
+def test_a_prompt_that_the_engine_will_cut_is_never_too_large() -> None:
+    assert peek(body(prompt=list(range(5000)), truncate_prompt_tokens=100)).prompt_tokens_at_least == 0
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_raise(raw: bytes) -> None:
+    peek(raw)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["model", "n", "prompt", "input", "x"]), inner),
+        max_leaves=20,
+    )
+)
+def test_no_json_raises(value: object) -> None:
+    peek(json.dumps(value).encode())
