@@ -215,6 +215,7 @@ class Scheduler:
         return sequence
 
     def _on_event(self, event: Event) -> None:
+        self._peak_kv = max(self._peak_kv, self._ranks[event.sequence.rank].kv_usage)
         if event.kind == "finished":
             if event.sequence.finish_reason == "abort":
                 self._aborted += 1
@@ -222,7 +223,6 @@ class Scheduler:
                 self._finished += 1
         elif event.kind == "preempted":
             self._preempted += 1
-        else:
+        elif event.kind == "started":
             self._peak_running = max(self._peak_running, sum(rank.running for rank in self._ranks))
-            self._peak_kv = max(self._peak_kv, self._ranks[event.sequence.rank].kv_usage)
         self._listener(event)

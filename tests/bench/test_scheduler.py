@@ -306,3 +306,13 @@ def test_whatever_happens_every_sequence_ends_once_and_nothing_is_held(
         assert len(tokens) == sequence.generated
         assert all(earlier <= later for earlier, later in pairwise(tokens))
         assert sequence.finish_reason == "abort" or sequence.generated == sequence.output_tokens
+
+
+@pytest.mark.parametrize("order", ["shared", "in-order"])
+def test_the_last_prompt_of_a_mixed_load_is_read_when_all_tokens_are_over_the_rate(order: str) -> None:
+    """Two prompts of 65,000 tokens and fifteen of 8,000: whoever goes first, the rate bounds the end of reading."""
+    played = Played(seats=4, service=1.0, tokens=20, kv_tokens=152_432, prefill_rate=262.0, prefill_order=order)
+    prompts = [65_000] * 2 + [8_000] * 15
+    for prompt in prompts:
+        played.scheduler.submit(Demand((prompt,)))
+    assert played.to_the_end() == pytest.approx(sum(prompts) / 262 + 1.0)
