@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import random
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -48,16 +48,17 @@ async def closed_loop(
     think: float = 0.0,
     timeout: float | None = None,
     progress: Progress | None = None,
+    sessions: Sequence[aiohttp.ClientSession] = (),
 ) -> LoadResult:
     """`callers` callers, each with one call open at a time and `think` seconds between two.
 
     Ends after `count` calls over all callers, or when no call is begun after `duration` seconds and the open ones have
     ended, whichever is first; one of them must be given. `timeout` bounds one call, in seconds. What `make` raises
-    ends the run.
+    ends the run. Caller i uses `sessions[i % len(sessions)]` where sessions are given; they stay open.
     """
     _check(count=count, duration=duration, callers=callers)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, _Open() as calls:
-        run = _Run(session, make, timeout, progress)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100)) as session, _Open() as calls:
+        run = _Run(sessions or [session], make, timeout, progress)
         numbers = run.numbers(count, duration)
 
         async def caller(number: int) -> None:
@@ -91,8 +92,8 @@ async def open_loop(
     _check(count=count, duration=duration, rate=rate, max_open=max_open)
     gaps = random.Random(seed)  # noqa: S311  # arrivals, not secrets
     unsent, due = 0, 0.0
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, _Open() as calls:
-        run = _Run(session, make, timeout, progress)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100)) as session, _Open() as calls:
+        run = _Run([session], make, timeout, progress)
         for number in itertools.count() if count is None else range(count):
             due += gaps.expovariate(rate)
             if duration is not None and due > duration:
@@ -107,12 +108,16 @@ async def open_loop(
 
 
 class _Run:
-    """One run: the session, the clock, and the calls that have ended."""
+    """One run: the sessions, the clock, and the calls that have ended."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, make: MakeRequest, timeout: float | None, progress: Progress | None
+        self,
+        sessions: Sequence[aiohttp.ClientSession],
+        make: MakeRequest,
+        timeout: float | None,
+        progress: Progress | None,
     ) -> None:
-        self._session = session
+        self._sessions = sessions
         self._make = make
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._progress = progress
@@ -131,9 +136,10 @@ class _Run:
 
     async def call(self, caller: int, number: int, started: float) -> None:
         request = self._make(caller, number)
+        session = self._sessions[caller % len(self._sessions)]
         status = first = error = None
         try:
-            async with self._session.request(
+            async with session.request(
                 request.method, request.url, data=_body(request), headers=_headers(request), timeout=self._timeout
             ) as response:
                 status = response.status

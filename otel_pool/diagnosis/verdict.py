@@ -241,7 +241,11 @@ def _larger_limit(window: Window, kind: Kind, limits: Thresholds) -> LargerLimit
         return LargerLimit("nothing", 1.0, "a larger connection limit would change nothing, as nothing waits for it")
     usable = pending if free is None else min(pending, free)
     factor = (active + usable) / active
-    seats = "the engine's free seats, which it does not publish" if free is None else f"{free:.0f} free seats"
+    seats = (
+        "the engine's free seats, which it does not publish"
+        if free is None
+        else f"{free:.0f} seats are free on average"
+    )
     return LargerLimit("gain", factor, f"a larger limit would gain up to {factor:.2g} times the throughput ({seats})")
 
 

@@ -80,9 +80,15 @@ class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         plan = self._plan
 
         async def runner() -> web.AppRunner:
-            return make_runner(plan)
+            made = make_runner(plan)
+            made.app.on_startup.append(_say_ready)
+            return made
 
         return runner
+
+
+async def _say_ready(app: web.Application) -> None:
+    _logger.info("worker takes calls")
 
 
 def _post_fork(arbiter: object, worker: object) -> None:
