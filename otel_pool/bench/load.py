@@ -57,7 +57,7 @@ async def closed_loop(
     ends the run. Caller i uses `sessions[i % len(sessions)]` where sessions are given; they stay open.
     """
     _check(count=count, duration=duration, callers=callers)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100)) as session, _Open() as calls:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, _Open() as calls:
         run = _Run(sessions or [session], make, timeout, progress)
         numbers = run.numbers(count, duration)
 
@@ -92,7 +92,7 @@ async def open_loop(
     _check(count=count, duration=duration, rate=rate, max_open=max_open)
     gaps = random.Random(seed)  # noqa: S311  # arrivals, not secrets
     unsent, due = 0, 0.0
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100)) as session, _Open() as calls:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, _Open() as calls:
         run = _Run([session], make, timeout, progress)
         for number in itertools.count() if count is None else range(count):
             due += gaps.expovariate(rate)
