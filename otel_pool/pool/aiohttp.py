@@ -46,9 +46,9 @@ class AiohttpPoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untype
 
     def __init__(self) -> None:
         # BaseInstrumentor is a singleton whose __init__ runs at every call.
-        if not hasattr(self, "_patch"):
-            self._patch: Patch | None = None
-            self._connectors: WeakKeyDictionary[aiohttp.BaseConnector, Patch] = WeakKeyDictionary()
+        if not hasattr(self, "_everywhere"):
+            self._everywhere: _Installed | None = None
+            self._connectors: WeakKeyDictionary[aiohttp.BaseConnector, _Installed] = WeakKeyDictionary()
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """The versions it serves."""
@@ -57,54 +57,64 @@ class AiohttpPoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untype
     def _instrument(self, **kwargs: Any) -> None:
         try:
             if _supported():
-                self._patch = Patch(aiohttp.BaseConnector, "connect", _wrapper(kwargs))
-                self._patch.install()
+                self._everywhere = _Installed(aiohttp.BaseConnector, "aiohttp", kwargs)
         except Exception:
             # The loader stops at the first instrumentor that raises: the others must not pay for this one.
             _logger.exception("aiohttp pool telemetry could not start; requests go on without it")
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        if self._patch is not None:
-            self._patch.remove()
-            self._patch = None
-        if not self._connectors:
-            _books_of(None, PoolSettings()).release("aiohttp")
+        if self._everywhere is not None:
+            self._everywhere.remove()
+            self._everywhere = None
 
     def instrument_connector(self, target: aiohttp.BaseConnector | aiohttp.ClientSession, **kwargs: Any) -> None:
         """Measure one connector, or the connector of one session. A second call for the same one changes nothing."""
         connector = _connector_of(target)
         if connector not in self._connectors and _supported():
-            patch = Patch(connector, "connect", _wrapper(kwargs))
-            patch.install()
-            self._connectors[connector] = patch
+            self._connectors[connector] = _Installed(connector, f"aiohttp connector {id(connector)}", kwargs)
 
     def uninstrument_connector(self, target: aiohttp.BaseConnector | aiohttp.ClientSession) -> None:
         """Undo `instrument_connector`."""
-        patch = self._connectors.pop(_connector_of(target), None)
-        if patch is not None:
-            patch.remove()
+        installed = self._connectors.pop(_connector_of(target), None)
+        if installed is not None:
+            installed.remove()
+
+
+class _Installed:
+    """The hook on one owner of `connect`: the class of all connectors, or one connector."""
+
+    def __init__(self, owner: Any, user: str, kwargs: Mapping[str, Any]) -> None:
+        settings = _settings(kwargs)
+        self._user = user
+        self._books = _books_of(user, kwargs.get("meter_provider"), settings)
+        hook = AiohttpHook(self._books, user, _spans(kwargs, settings), frozenset(settings.excluded_hosts))
+        self._turnstiles: Any = None
+        if settings.fair_queue:
+            from otel_pool.pool.fair import FairQueues  # noqa: PLC0415  # off means that not a line of it runs
+
+            self._turnstiles = FairQueues(hook)
+        self._patch = Patch(owner, "connect", (self._turnstiles or hook).connect)
+        self._patch.install()
+
+    def remove(self) -> None:
+        self._patch.remove()
+        if self._turnstiles is not None:
+            self._turnstiles.remove()
+        self._books.release(self._user)
 
 
 def create_trace_config(meter_provider: MeterProvider | None = None, **kwargs: Any) -> aiohttp.TraceConfig:
     """A plain `aiohttp.TraceConfig` that feeds the same metrics; see `aiohttp_trace_config` for what it cannot see."""
-    return trace_config(_books_of(meter_provider, _settings(kwargs)))
+    return trace_config(_books_of("aiohttp trace config", meter_provider, _settings(kwargs)))
 
 
-def _wrapper(kwargs: Mapping[str, Any]) -> Any:
-    settings = _settings(kwargs)
-    spans = AcquisitionSpans(
+def _spans(kwargs: Mapping[str, Any], settings: PoolSettings) -> AcquisitionSpans:
+    return AcquisitionSpans(
         tracer(kwargs.get("tracer_provider"), __version__),
         settings.spans,
         settings.queue_span_seconds,
         kwargs.get("queue_hook"),
     )
-    books = _books_of(kwargs.get("meter_provider"), settings)
-    hook = AiohttpHook(books, spans, frozenset(settings.excluded_hosts))
-    if settings.fair_queue:
-        from otel_pool.pool.fair import FairQueues  # noqa: PLC0415  # off means that not a line of it runs
-
-        return FairQueues(hook).connect
-    return hook.connect
 
 
 def _settings(kwargs: Mapping[str, Any]) -> PoolSettings:
@@ -114,8 +124,8 @@ def _settings(kwargs: Mapping[str, Any]) -> PoolSettings:
     return settings
 
 
-def _books_of(provider: MeterProvider | None, settings: PoolSettings) -> Books:
-    return open_books("aiohttp", provider, settings.max_destinations, __version__)
+def _books_of(user: str, provider: MeterProvider | None, settings: PoolSettings) -> Books:
+    return open_books(user, provider, settings.max_destinations, __version__)
 
 
 def _connector_of(target: aiohttp.BaseConnector | aiohttp.ClientSession) -> aiohttp.BaseConnector:

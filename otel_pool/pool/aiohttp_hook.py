@@ -33,8 +33,11 @@ Call = tuple["TracedAcquisition", Args, Kwargs]
 class AiohttpHook:
     """Measures the acquisitions of every connector whose `connect` it wraps."""
 
-    def __init__(self, books: Books, spans: AcquisitionSpans, excluded: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, books: Books, user: str, spans: AcquisitionSpans, excluded: frozenset[str] = frozenset()
+    ) -> None:
         self.books = books
+        self._user = user
         self.spans = spans
         self.off = False
         self._excluded = excluded
@@ -95,7 +98,7 @@ class AiohttpHook:
         """The hook is wrong about something: no more of it in this process, and one line that says so."""
         if not self.off:
             self.off = True
-            self.books.release("aiohttp")
+            self.books.release(self._user)
             _logger.error(
                 "the aiohttp pool hook failed and is off in this process; requests go on without it", exc_info=error
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import NamedTuple, Protocol
 from weakref import ref
 
@@ -67,6 +68,8 @@ class Snapshot:
     """One destination at one moment. Counts are of this process since it began or was forked."""
 
     key: Key
+    #: The size at which the pool that needed most would have kept every connection; 0 while none was too small.
+    advised_size: int
     #: Requests that wait now, the most at one time since the last collection, and the longest wait so far in seconds.
     pending: int
     pending_peak: int
@@ -96,6 +99,7 @@ class Destination:
         "active",
         "active_most",
         "active_peak",
+        "advised_size",
         "creates",
         "discarded",
         "discards",
@@ -121,6 +125,7 @@ class Destination:
         self.pending_peak = 0
         self.active_peak = 0
         self.active_most = 0
+        self.advised_size = 0
         self.rounds = 0
         self.waits: Samples[float] = Samples()
         self.creates: Samples[float] = Samples()
@@ -177,6 +182,11 @@ class Destination:
         """The pool closed a connection rather than keep it."""
         self.discards.add(reason)
 
+    def advise(self, size: int) -> None:
+        """A pool that was full and threw a connection away would have kept it with `size` places."""
+        if size > self.advised_size:
+            self.advised_size = size
+
     def settle(self) -> list[Failure]:
         """Drain failures and discards into their counters; the failures are returned, for their samples."""
         failures = self.failures.drain()
@@ -193,6 +203,7 @@ class Destination:
         self.active_most = max(self.active_most, self.active_peak, in_use)
         taken = Snapshot(
             key=self.key,
+            advised_size=self.advised_size,
             pending=len(pending),
             pending_peak=max(self.pending_peak, len(pending)),
             oldest_pending_seconds=max(0.0, now - min(pending)) if pending else 0.0,
@@ -241,20 +252,34 @@ class Destinations:
         self.bound = bound
         self._all: dict[Key, Destination] = {}
         self._pools: dict[int, ref[Pool]] = {}
+        self._evictions: Samples[str] = Samples()
+        self._evicted: Counter[str] = Counter()
+        # Taken only where a destination is new: else threads that come together would pass the bound.
+        self._growing = Lock()
 
     def get(self, key: Key) -> Destination:
         """The destination of `key`, or the one they share past the bound."""
         found = self._all.get(key)
         if found is not None:
             return found
-        if len(self._all) >= self.bound:
-            key = Key(key.library, OTHER, 0, "")
-        return self._all.setdefault(key, Destination(key))
+        with self._growing:
+            if key not in self._all and len(self._all) >= self.bound:
+                key = Key(key.library, OTHER, 0, "")
+            return self._all.setdefault(key, Destination(key))
 
     def add_pool(self, pool: Pool) -> None:
         """A pool carries its first call. It is held weakly and read at collection."""
         identity = id(pool)
         self._pools[identity] = ref(pool, lambda _: self._pools.pop(identity, None))
+
+    def add_eviction(self, library: str) -> None:
+        """A pool manager of `library` closed a pool to make room for another."""
+        self._evictions.add(library)
+
+    def evicted(self) -> Counter[str]:
+        """Pools evicted so far, by library. Only the metrics' collection asks."""
+        self._evicted.update(self._evictions.drain())
+        return self._evicted
 
     def readings(self) -> list[PoolReading]:
         """What each live pool says of itself."""
@@ -273,6 +298,9 @@ class Destinations:
                 pool.forget()
         self._all.clear()
         self._pools.clear()
+        self._evictions, self._evicted = Samples(), Counter()
+        # In a forked child it may have been held by a thread that is not here.
+        self._growing = Lock()
 
     def __iter__(self) -> Iterator[Destination]:
         return iter(list(self._all.values()))

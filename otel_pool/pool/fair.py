@@ -117,6 +117,10 @@ class FairQueues:
         self._on_close = Patch(aiohttp.BaseConnector, _closing_method(), self._close)
         self._on_close.install()
 
+    def remove(self) -> None:
+        """Stop watching for closed connectors. Tickets in use go back as they end."""
+        self._on_close.remove()
+
     async def connect(self, wrapped: Connect, connector: Any, args: Args, kwargs: Kwargs) -> Any:
         """In place of `connector.connect`: first the turnstile, then the connector."""
         call = self._hook.begin(connector, args, kwargs)

@@ -42,6 +42,7 @@ class PoolMetrics:
         self._lock = threading.Lock()
         self._snapshots: list[Snapshot] = []
         self._readings: list[PoolReading] = []
+        self._evictions: Counter[str] = Counter()
         self._on = True
         self._time_in_queue = histogram(meter, names.TIME_IN_QUEUE)
         self._create_time = histogram(meter, names.CREATE_TIME)
@@ -71,6 +72,7 @@ class PoolMetrics:
                 self._drain(destination)
             self._snapshots = self._destinations.snapshots(self._clock(), reset_peaks=True)
             self._readings = self._destinations.readings()
+            self._evictions = self._destinations.evicted()
 
     def _drain(self, destination: Destination) -> None:
         attributes = attributes_of(destination.key)
@@ -107,6 +109,7 @@ class PoolMetrics:
         observe(meter, names.TIMEOUTS, lambda: self._split(names.PHASE.key, lambda s: s.timeouts))
         observe(meter, names.DISCARDED, lambda: self._split(names.REASON.key, lambda s: s.discarded))
         observe(meter, names.ADVISED_MAX, self._advised)
+        observe(meter, names.EVICTED, self._evicted)
         observe(meter, names.OPEN_CONNECTIONS, self._open)
         observe(meter, names.STALLED, self._stalled)
         observe(meter, names.MAX, self._max)
@@ -124,7 +127,11 @@ class PoolMetrics:
         ]
 
     def _advised(self) -> Points:
-        return [(s.active_most, attributes_of(s.key)) for s in self._snapshots if s.discarded.get("pool_full")]
+        return [(s.advised_size, attributes_of(s.key)) for s in self._snapshots if s.advised_size]
+
+    def _evicted(self) -> Points:
+        libraries = {snapshot.key.library for snapshot in self._snapshots} - {"aiohttp"}
+        return [(self._evictions[library], {names.LIBRARY.key: library}) for library in sorted(libraries)]
 
     def _open(self) -> Points:
         idle = self._sum(lambda reading: reading.idle.items())

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from otel_pool.pool.destinations import Destinations, Pool, Snapshot
+from otel_pool.pool.destinations import Destinations, Pool, PoolReading, Snapshot
 from otel_pool.pool.metrics import PoolMetrics
 from otel_pool.telemetry import MeterProvider, meter
 
@@ -54,6 +54,11 @@ def snapshots(now: float) -> list[Snapshot]:
     return [snapshot for books in list(_books.values()) for snapshot in books.destinations.snapshots(now)]
 
 
+def readings() -> list[PoolReading]:
+    """What each live pool of the process says of itself."""
+    return [reading for books in list(_books.values()) for reading in books.destinations.readings()]
+
+
 def on_first_use(listener: Callable[[Pool], None]) -> None:
     """Call `listener` once, when the next new pool carries its first call, on the thread that makes that call.
 
@@ -66,7 +71,11 @@ def pool_in_use(books: Books, pool: Pool) -> None:
     """A hook met `pool` for the first time."""
     books.destinations.add_pool(pool)
     while _first_use:
-        _first_use.pop()(pool)
+        try:
+            listener = _first_use.pop()
+        except IndexError:  # another thread met its first pool at the same time
+            return
+        listener(pool)
 
 
 def _after_fork() -> None:

@@ -1,0 +1,224 @@
+"""Beside others: the upstream instrumentor, earlier sessions, forks, several loops, real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import aiohttp
+import pytest
+from opentelemetry.instrumentation.aiohttp_client import AioHttpClientInstrumentor
+
+from otel_pool import AiohttpPoolInstrumentor
+from otel_pool.pool import process
+from tests.support.servers import serving
+from tests.support.telemetry import Telemetry
+
+QUEUE = "http.client.request.time_in_queue"
+
+
+async def read(session: aiohttp.ClientSession, url: str) -> None:
+    async with session.get(url) as response:
+        await response.read()
+
+
+@pytest.mark.parametrize("upstream_first", [True, False])
+@pytest.mark.parametrize("upstream_leaves_first", [True, False])
+async def test_three_rounds_beside_upstream_restore_the_originals(
+    telemetry: Telemetry, upstream_first: bool, upstream_leaves_first: bool
+) -> None:
+    """Case pool 17."""
+    connect = aiohttp.BaseConnector.__dict__["connect"]
+    init = aiohttp.ClientSession.__init__
+    ours, upstream = AiohttpPoolInstrumentor(), AioHttpClientInstrumentor()
+    async with serving() as server:
+        for round_ in range(1, 4):
+            for instrumentor in (upstream, ours) if upstream_first else (ours, upstream):
+                instrumentor.instrument(
+                    meter_provider=telemetry.meter_provider, tracer_provider=telemetry.tracer_provider
+                )
+            async with aiohttp.ClientSession() as session:
+                await read(session, server.url)
+            assert telemetry.collect().one(QUEUE).count == round_
+            assert len(telemetry.spans("GET")) == round_
+            for instrumentor in (upstream, ours) if upstream_leaves_first else (ours, upstream):
+                instrumentor.uninstrument()
+            assert aiohttp.BaseConnector.__dict__["connect"] is connect
+            assert aiohttp.ClientSession.__init__ is init
+            async with aiohttp.ClientSession() as session:
+                await read(session, server.url)
+    exported = telemetry.collect()
+    assert exported.one(QUEUE).count == 3  # what was recorded stays
+    assert exported.find("otel_pool.connection.pending_requests") == []  # and nothing is observed any more
+
+
+async def test_a_wrapper_put_on_after_ours_stays_when_ours_goes(telemetry: Telemetry) -> None:
+    calls = 0
+    ours = AiohttpPoolInstrumentor()
+    original = aiohttp.BaseConnector.__dict__["connect"]
+    ours.instrument(meter_provider=telemetry.meter_provider)
+    wrapped = aiohttp.BaseConnector.connect
+
+    async def theirs(self: object, *args: object, **kwargs: object) -> object:
+        nonlocal calls
+        calls += 1
+        return await wrapped(self, *args, **kwargs)
+
+    aiohttp.BaseConnector.connect = theirs
+    try:
+        ours.uninstrument()
+        async with serving() as server, aiohttp.ClientSession() as session:
+            await read(session, server.url)
+        assert aiohttp.BaseConnector.connect is theirs
+        assert (calls, telemetry.collect().total(QUEUE)) == (1, 0)
+    finally:
+        aiohttp.BaseConnector.connect = original
+
+
+async def test_sessions_and_subclasses_made_before_are_seen(telemetry: Telemetry) -> None:
+    """Case pool 12."""
+
+    class Connector(aiohttp.TCPConnector):
+        async def connect(self, *args: object, **kwargs: object) -> aiohttp.connector.Connection:
+            return await super().connect(*args, **kwargs)
+
+    async with (
+        serving() as server,
+        aiohttp.ClientSession() as plain,
+        aiohttp.ClientSession(connector=Connector()) as derived,
+    ):
+        await read(plain, server.url)
+        AiohttpPoolInstrumentor().instrument(meter_provider=telemetry.meter_provider)
+        try:
+            await read(plain, server.url)
+            await read(derived, server.url)
+            assert telemetry.collect().one(QUEUE).count == 2
+        finally:
+            AiohttpPoolInstrumentor().uninstrument()
+
+
+def test_several_event_loops_in_several_threads_lose_nothing(instrumented: Telemetry) -> None:
+    calls, threads = 50, 4
+    failures: list[BaseException] = []
+
+    async def work(port: int) -> None:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=2)) as session:
+            await asyncio.gather(*(read(session, f"http://127.0.0.1:{port}/") for _ in range(calls)))
+
+    def run(port: int) -> None:
+        try:
+            asyncio.run(work(port))
+        except BaseException as error:  # noqa: BLE001  # asserted below
+            failures.append(error)
+
+    async def main() -> None:
+        async with serving() as server:
+            workers = [threading.Thread(target=run, args=(server.port,)) for _ in range(threads)]
+            for worker in workers:
+                worker.start()
+            while any(worker.is_alive() for worker in workers):
+                instrumented.collect()
+                await asyncio.sleep(0.02)
+            assert server.requests == calls * threads
+
+    asyncio.run(main())
+    exported = instrumented.collect()
+    assert failures == []
+    assert exported.one(QUEUE).count == calls * threads
+    assert exported.one("otel_pool.connection.use_time").count == calls * threads
+    assert exported.value("otel_pool.connection.pending_requests") == 0
+    assert exported.value("http.client.open_connections", http__connection__state="active") == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_starts_its_counts_at_zero_and_has_its_own_instance_id(tmp_path: Path) -> None:
+    script = tmp_path / "forks.py"
+    script.write_text(FORKS)
+    environment = {**os.environ, "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "otel_pool"}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
+    parent, child = (line.split() for line in sorted(done.stdout.splitlines(), reverse=True))
+    assert parent[:2] == ["parent", "3"]
+    assert child[:2] == ["child", "1"]
+    assert len({parent[2], child[2]}) == 2
+
+
+FORKS = """
+import asyncio, os, sys, warnings
+import aiohttp
+from aiohttp import web
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from otel_pool import AiohttpPoolInstrumentor
+
+warnings.simplefilter("ignore", DeprecationWarning)
+reader = InMemoryMetricReader()
+provider = MeterProvider(metric_readers=[reader])
+AiohttpPoolInstrumentor().instrument(meter_provider=provider)
+
+async def calls(count):
+    async def answer(request):
+        return web.Response()
+    app = web.Application()
+    app.router.add_get("/", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with aiohttp.ClientSession() as session:
+        for _ in range(count):
+            async with session.get(f"http://127.0.0.1:{runner.addresses[0][1]}/") as response:
+                await response.read()
+    await runner.cleanup()
+
+def report(who):
+    data = reader.get_metrics_data().resource_metrics[0]
+    points = {m.name: m.data.data_points for s in data.scope_metrics for m in s.metrics}
+    count = sum(p.value for n in ("created", "reused") for p in points["otel_pool.connection." + n])
+    print(who, count, data.resource.attributes["service.instance.id"], flush=True)
+
+asyncio.run(calls(3))
+pid = os.fork()
+if pid == 0:
+    asyncio.run(calls(1))
+    report("child")
+    os._exit(0)
+os.waitpid(pid, 0)
+report("parent")
+"""
+
+
+async def test_uvloop_serves_as_well(instrumented: Telemetry) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed (extra `bench`)")
+
+    async def work() -> tuple[int, int]:
+        async with serving(delay=0.05) as server:
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=2)) as session:
+                await asyncio.gather(*(read(session, server.url) for _ in range(8)))
+            return server.requests, server.in_flight_peak
+
+    def run() -> tuple[int, int]:
+        loop = uvloop.new_event_loop()
+        try:
+            return loop.run_until_complete(work())
+        finally:
+            loop.close()
+
+    assert await asyncio.to_thread(run) == (8, 2)
+    exported = instrumented.collect()
+    assert exported.one(QUEUE).count == 8
+    assert exported.one(QUEUE).sum >= 0.98 * 2 * (0.05 + 0.1 + 0.15)
+
+
+async def test_the_first_pool_in_use_is_announced_once(instrumented: Telemetry) -> None:
+    met: list[object] = []
+    process.on_first_use(met.append)
+    async with serving() as server:
+        for _ in range(2):
+            async with aiohttp.ClientSession() as session:
+                await read(session, server.url)
+    assert len(met) == 1

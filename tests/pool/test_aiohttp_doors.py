@@ -1,0 +1,154 @@
+"""The three doors: the global patch, one connector, a plain trace config; together they count nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+
+import aiohttp
+import pytest
+
+from otel_pool import AiohttpPoolInstrumentor
+from otel_pool.pool.aiohttp import create_trace_config
+from tests.support.servers import serving, until
+from tests.support.telemetry import Telemetry
+
+QUEUE = "http.client.request.time_in_queue"
+USE = "otel_pool.connection.use_time"
+
+
+async def read(session: aiohttp.ClientSession, url: str, **kwargs: object) -> None:
+    async with session.get(url, **kwargs) as response:
+        await response.read()
+
+
+def test_importing_the_package_imports_neither_library() -> None:
+    code = "import otel_pool, sys; print(sorted({'aiohttp', 'urllib3', 'opentelemetry.sdk'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+async def test_one_connector_is_measured_and_its_neighbour_is_not(telemetry: Telemetry) -> None:
+    instrumentor = AiohttpPoolInstrumentor()
+    async with serving() as server, aiohttp.ClientSession() as one, aiohttp.ClientSession() as other:
+        instrumentor.instrument_connector(one, meter_provider=telemetry.meter_provider)
+        instrumentor.instrument_connector(one.connector, meter_provider=telemetry.meter_provider)
+        for session in (one, other):
+            await read(session, server.url)
+        assert telemetry.collect().one(QUEUE).count == 1
+        instrumentor.uninstrument_connector(one)
+        await read(one, server.url)
+        assert "connect" not in vars(one.connector)
+        assert telemetry.collect().total(QUEUE) == 1
+
+
+async def test_a_closed_session_is_refused_with_the_remedy() -> None:
+    session = aiohttp.ClientSession()
+    await session.close()
+    with pytest.raises(ValueError, match="give an open one"):
+        AiohttpPoolInstrumentor().instrument_connector(session)
+
+
+async def test_a_trace_config_feeds_the_same_metrics(telemetry: Telemetry) -> None:
+    config = create_trace_config(meter_provider=telemetry.meter_provider)
+    async with (
+        serving(delay=0.1) as server,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), trace_configs=[config]) as session,
+    ):
+        calls = [asyncio.create_task(read(session, server.url)) for _ in range(3)]
+        await until(lambda: telemetry.collect().total("otel_pool.connection.pending_requests") == 2)
+        await asyncio.gather(*calls)
+    exported = telemetry.collect()
+    queue = exported.one(QUEUE)
+    assert queue.count == 3
+    assert queue.sum >= 0.98 * (0.1 + 0.2)
+    assert exported.value("otel_pool.connection.created") == len(server.connections) == 1
+    assert exported.value("otel_pool.connection.pending_requests") == 0
+
+
+async def test_a_trace_config_follows_redirects(telemetry: Telemetry) -> None:
+    config = create_trace_config(meter_provider=telemetry.meter_provider)
+    async with serving() as server, aiohttp.ClientSession(trace_configs=[config]) as session:
+        await read(session, server.url + "redirect")
+    assert telemetry.collect().one(QUEUE).count == 2 == server.requests
+
+
+async def test_a_trace_config_records_a_failed_wait_when_the_exception_signal_comes(telemetry: Telemetry) -> None:
+    config = create_trace_config(meter_provider=telemetry.meter_provider)
+    connector = aiohttp.TCPConnector(limit=1)
+    async with serving() as server, aiohttp.ClientSession(connector=connector, trace_configs=[config]) as session:
+        holder = asyncio.create_task(read(session, server.url + "hold"))
+        await until(lambda: server.in_flight == 1)
+        with pytest.raises(asyncio.TimeoutError):
+            await read(session, server.url, timeout=aiohttp.ClientTimeout(connect=0.05))
+        exported = telemetry.collect()
+        failed = [point for point in exported.find(QUEUE) if "error.type" in point.attributes]
+        assert [point.count for point in failed] == [1]
+        assert failed[0].sum >= 0.04
+        assert exported.value("otel_pool.connection.pending_requests") == 0
+        server.release.set()
+        await holder
+
+
+async def test_a_trace_config_is_blind_to_use_and_limits(telemetry: Telemetry) -> None:
+    """The blind spots that its module states."""
+    config = create_trace_config(meter_provider=telemetry.meter_provider)
+    async with serving() as server, aiohttp.ClientSession(trace_configs=[config]) as session:
+        call = asyncio.create_task(read(session, server.url + "hold"))
+        await until(lambda: server.in_flight == 1)
+        exported = telemetry.collect()
+        assert exported.value("http.client.open_connections", http__connection__state="active") == 0
+        assert exported.find("otel_pool.connection.max") == []
+        server.release.set()
+        await call
+        assert telemetry.collect().find(USE) == []
+
+
+async def test_the_three_doors_together_count_nothing_twice(instrumented: Telemetry) -> None:
+    instrumentor = AiohttpPoolInstrumentor()
+    config = create_trace_config(meter_provider=instrumented.meter_provider)
+    async with (
+        serving(delay=0.02) as server,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=2), trace_configs=[config]) as session,
+    ):
+        instrumentor.instrument_connector(session, meter_provider=instrumented.meter_provider)
+        await asyncio.gather(*(read(session, server.url) for _ in range(6)))
+        instrumentor.uninstrument_connector(session)
+    exported = instrumented.collect()
+    assert exported.one(QUEUE).count == exported.one(USE).count == 6 == server.requests
+    assert exported.value("otel_pool.connection.created") == len(server.connections)
+
+
+async def test_a_bad_option_is_one_log_line_that_names_it_and_the_default_stands(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_POOL_MAX_DESTINATIONS", "many")
+    AiohttpPoolInstrumentor().instrument(meter_provider=telemetry.meter_provider, spans="loud")
+    try:
+        async with serving() as server, aiohttp.ClientSession() as session:
+            await read(session, server.url)
+        assert telemetry.collect().one(QUEUE).count == 1
+    finally:
+        AiohttpPoolInstrumentor().uninstrument()
+    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert messages == [
+        "spans='loud' is not usable: expected one of off, queued, all; 'queued' stays in force",
+        (
+            "OTEL_POOL_MAX_DESTINATIONS='many' is not usable: expected a whole number from 1 to 100000; "
+            "the default 200 stays in force"
+        ),
+    ]
+
+
+async def test_below_the_oldest_version_it_declines_with_one_line(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aiohttp, "__version__", "3.8.6")
+    before = aiohttp.BaseConnector.__dict__["connect"]
+    AiohttpPoolInstrumentor().instrument(meter_provider=telemetry.meter_provider, skip_dep_check=True)
+    assert aiohttp.BaseConnector.__dict__["connect"] is before
+    AiohttpPoolInstrumentor().uninstrument()
+    assert [r.getMessage() for r in caplog.records] == [
+        "aiohttp 3.8.6 is below 3.9, the oldest that pool telemetry serves: it stays off"
+    ]
