@@ -31,8 +31,9 @@ class Patch:
         self._on = False
         self._inherited = False
 
-    def install(self) -> None:
-        """Put the wrapper on; when it is still on, if only as a pass-through, let it act again."""
+    def install(self, wrapper: Wrapper | None = None) -> None:
+        """Put the wrapper on, or `wrapper` in its place; when it is still on as a pass-through, let it act again."""
+        self._wrapper = wrapper or self._wrapper
         self._on = True
         if self._installed is None or not _in_chain(self._installed, _raw(self._owner, self._name)):
             self._installed = _Ours(_raw(self._owner, self._name), self._call)

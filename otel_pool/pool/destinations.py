@@ -283,9 +283,11 @@ class Destinations:
 
     def readings(self) -> list[PoolReading]:
         """What each live pool says of itself."""
-        alive = (reference() for reference in list(self._pools.values()))
-        readings = (pool.read() for pool in alive if pool is not None)
-        return [reading for reading in readings if reading is not None]
+        return [reading for pool in self.pools() if (reading := pool.read()) is not None]
+
+    def pools(self) -> list[Pool]:
+        """The live pools."""
+        return [pool for reference in list(self._pools.values()) if (pool := reference()) is not None]
 
     def snapshots(self, now: float, reset_peaks: bool = False) -> list[Snapshot]:
         """Every destination as of `now`. Only the metrics' collection resets the peaks."""
@@ -293,9 +295,8 @@ class Destinations:
 
     def clear(self) -> None:
         """Forget everything: a forked child starts its counts at zero."""
-        for reference in self._pools.values():
-            if (pool := reference()) is not None:
-                pool.forget()
+        for pool in self.pools():
+            pool.forget()
         self._all.clear()
         self._pools.clear()
         self._evictions, self._evicted = Samples(), Counter()

@@ -1,0 +1,106 @@
+"""The door to urllib3's pool telemetry, and so to that of requests and of all that is built on them.
+
+    Urllib3PoolInstrumentor().instrument()     # every pool, as opentelemetry-instrument does
+
+Pools, sessions and adapters made before are seen too: the hook is on the classes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection
+from typing import Any
+
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # lazy
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool
+from urllib3.poolmanager import PoolManager
+
+from otel_pool import __version__
+from otel_pool.patching import Patch, Wrapper
+from otel_pool.pool.process import open_books
+from otel_pool.pool.settings import PoolSettings
+from otel_pool.pool.spans import AcquisitionSpans
+from otel_pool.pool.urllib3_hook import Urllib3Hook
+from otel_pool.pool.urllib3_pools import LIBRARY, VERSION, version
+from otel_pool.settings import read
+from otel_pool.telemetry import tracer
+
+__all__ = ["Urllib3PoolInstrumentor"]
+
+OLDEST = (1, 26)
+_logger = logging.getLogger(__name__)
+
+
+class Urllib3PoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untyped upstream
+    """Pool telemetry for urllib3 1.26 and later.
+
+    Keywords of `instrument`: those of `PoolSettings`, and
+
+        meter_provider, tracer_provider: instead of the global ones.
+        queue_hook: called as (span, destination, seconds in queue) before the span of a wait ends.
+    """
+
+    def __init__(self) -> None:
+        # BaseInstrumentor is a singleton whose __init__ runs at every call.
+        if not hasattr(self, "_patches"):
+            # Kept for good: one that another instrumentation has wrapped stays in place, and acts again later.
+            self._patches: dict[tuple[type, str], Patch] = {}
+            self._hook: Urllib3Hook | None = None
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """The versions it serves."""
+        return ("urllib3 >= 1.26",)
+
+    def _instrument(self, **kwargs: Any) -> None:
+        try:
+            if _supported():
+                self._hook = _hook(kwargs)
+                for (owner, name), wrapper in _wrappers(self._hook).items():
+                    patch = self._patches.setdefault((owner, name), Patch(owner, name, wrapper))
+                    patch.install(wrapper)
+        except Exception:
+            # The loader stops at the first instrumentor that raises: the others must not pay for this one.
+            _logger.exception("urllib3 pool telemetry could not start; requests go on without it")
+            self._uninstrument()
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        for patch in self._patches.values():
+            patch.remove()
+        if self._hook is not None:
+            self._hook.stop()
+            self._hook = None
+
+
+def _hook(kwargs: dict[str, Any]) -> Urllib3Hook:
+    settings, problems = read(PoolSettings, os.environ, kwargs)
+    for problem in problems:
+        _logger.warning("%s", problem)
+    spans = AcquisitionSpans(
+        tracer(kwargs.get("tracer_provider"), __version__),
+        settings.spans,
+        settings.queue_span_seconds,
+        kwargs.get("queue_hook"),
+    )
+    books = open_books(LIBRARY, kwargs.get("meter_provider"), settings.max_destinations, __version__)
+    return Urllib3Hook(books, spans, frozenset(settings.excluded_hosts))
+
+
+def _wrappers(hook: Urllib3Hook) -> dict[tuple[type, str], Wrapper]:
+    wrappers: dict[tuple[type, str], Wrapper] = {
+        (HTTPConnectionPool, "_get_conn"): hook.get_conn,
+        (HTTPConnectionPool, "_put_conn"): hook.put_conn,
+        (HTTPConnection, "connect"): hook.connect,
+        (HTTPSConnection, "connect"): hook.connect,
+        (PoolManager, "_new_pool"): hook.new_pool,
+    }
+    # Without the ssl module urllib3 1.26 has a stand-in for HTTPSConnection that cannot connect.
+    return {(owner, name): wrapper for (owner, name), wrapper in wrappers.items() if hasattr(owner, name)}
+
+
+def _supported() -> bool:
+    if version() >= OLDEST:
+        return True
+    _logger.warning("urllib3 %s is below 1.26, the oldest that pool telemetry serves: it stays off", VERSION)
+    return False

@@ -1,0 +1,99 @@
+"""One acquisition of a urllib3 connection, from `_get_conn` to `_put_conn`.
+
+`_get_conn` gives either a connection that stands, which is in use at once, or an object that urllib3 connects later,
+on first need; until then nothing is in use. A class of connections that overrides `connect` without calling urllib3's
+is not seen connecting: its acquisition is entered when it comes back.
+"""
+
+from __future__ import annotations
+
+from threading import get_ident
+from time import monotonic
+from typing import Any
+
+from otel_pool.pool.acquisition import Acquisition, State
+from otel_pool.pool.destinations import Destination
+from otel_pool.pool.spans import AcquisitionSpans
+from otel_pool.pool.urllib3_pools import ATTRIBUTE, HostPool
+from otel_pool.telemetry import Span
+
+
+class PooledAcquisition(Acquisition):
+    """An acquisition that stands on its connection while it is out.
+
+    A destination knows it by identity only, so a connection that is dropped and never put back ends it by `__del__`;
+    where the pool makes callers wait, that connection has taken a place with it, and the pool's record keeps it alive.
+
+    Attributes:
+        pool: the record of the pool it is of.
+        thread: identity of the thread that asked.
+        is_out: whether its connection was handed out and has not come back.
+        kept: whether its connection had a socket when it came back.
+    """
+
+    __slots__ = ("_orphans", "_out_at", "_span", "_spans", "is_out", "kept", "pool", "thread")
+
+    def __init__(self, pool: HostPool, destination: Destination, spans: AcquisitionSpans, orphans: list[Span]) -> None:
+        super().__init__(destination, monotonic())
+        self.pool = pool
+        self.thread = get_ident()
+        self.is_out = False
+        self.kept = False
+        self._out_at = 0.0
+        self._span: Span | None = None
+        self._spans = spans
+        self._orphans = orphans
+
+    def goes_out(self, connection: Any, now: float, holds_place: bool) -> None:
+        """`_get_conn` returned `connection`."""
+        self._out_at = now
+        self.is_out = True
+        self.pool.take_out(self, connection, holds_place)
+        setattr(connection, ATTRIBUTE, self)
+        if connection.sock is not None:
+            self._in_use(now)
+
+    def stands(self, now: float) -> None:
+        """`connect` returned."""
+        self.connected(now)
+        self._in_use(now)
+
+    def gives_up(self, now: float, error: BaseException, timed_out: bool) -> None:
+        """`_get_conn` or `connect` raised. Its connection, if it has one, still comes back."""
+        error_type = type(error).__qualname__
+        self.failed(now, error_type, timed_out)
+        self._spans.failed(self, now, error_type)
+
+    def comes_back(self, now: float) -> None:
+        """Its connection is put back, open or closed."""
+        self.is_out = False
+        self.pool.take_back(self)
+        if self.state is State.ASKED:
+            self.acquired(self._out_at)
+        self.released(now)
+        if self._span is not None:
+            self._span.end()
+            self._span = None
+
+    def comes_back_broken(self, now: float, error_type: str) -> bool:
+        """Its call failed and None was put back. Returns whether a connection that stood was lost."""
+        stood = self.state is State.IN_USE
+        if self.state is State.ASKED:
+            self.failed(now, error_type, timed_out=False)
+        self.comes_back(now)
+        return stood
+
+    def _in_use(self, now: float) -> None:
+        self.acquired(now)
+        self._span = self._spans.acquired(self, now)
+
+    def __del__(self) -> None:
+        if not getattr(self, "is_out", False):
+            return
+        self.is_out = False
+        self.pool.take_back(self)
+        if self.state is State.IN_USE:
+            self.released(monotonic())
+        if self._span is not None:
+            # Not ended here: the garbage collector may have come while this very thread holds a lock of the SDK.
+            self._orphans.append(self._span)

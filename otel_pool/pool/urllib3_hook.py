@@ -1,0 +1,240 @@
+"""The hook around urllib3's pools: `_get_conn`, `connect`, `_put_conn`, and the making of pools; not `urlopen`.
+
+`urlopen` calls itself for retries and redirects, and a streamed answer outlives it; a connection goes out and comes
+back exactly once. What fails here turns the hook off, once and loudly, and the call goes on.
+
+How a wait is told from no wait. With `block=True`, `_get_conn(timeout)` gets from a queue. It is first called with a
+timeout of zero, which takes a connection that is there and never waits; only when it finds none is the acquisition
+pending, and is it called as the caller asked. The queue itself does no more: a thread that comes takes what is there,
+and gets in line only when nothing is.
+
+Why no lock. Threads share the books, the pool's record and the connection.
+
+- The books and the record are dictionaries and lists. Each step is one operation of the interpreter on them, keyed by
+  the acquisition, so two threads never write one entry, and counts are lengths, which cannot be lost or turn negative.
+- An acquisition is changed by one thread at a time: the one that has its connection. That is urllib3's own contract,
+  since the queue hands a connection to one thread only.
+- Whether a connection that came back was thrown away is seen after `_put_conn`, when another thread may have it
+  already. Both want the entry that stands on the connection, and `dict.pop` gives it to one of them.
+- A count that is not a length (`made_again`) only says when to log.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any
+
+from urllib3.exceptions import ConnectTimeoutError, EmptyPoolError, NewConnectionError
+
+from otel_pool.pool.acquisition import State
+from otel_pool.pool.process import Books, pool_in_use
+from otel_pool.pool.spans import AcquisitionSpans
+from otel_pool.pool.urllib3_acquisition import PooledAcquisition
+from otel_pool.pool.urllib3_advice import Advice
+from otel_pool.pool.urllib3_pools import ATTRIBUTE, LIBRARY, HostPool
+from otel_pool.telemetry import Span, enabled
+
+_logger = logging.getLogger(__name__)
+
+Wrapped = Callable[..., Any]
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+
+
+class Urllib3Hook:
+    """Measures the acquisitions of every pool. Each wrapper returns and raises what it wraps does."""
+
+    def __init__(self, books: Books, spans: AcquisitionSpans, excluded: frozenset[str] = frozenset()) -> None:
+        self.books = books
+        self.spans = spans
+        self.off = False
+        self._excluded = excluded
+        self._advice = Advice()
+        # Spans of connections that were dropped and never put back: ended with the next call.
+        self._orphans: list[Span] = []
+
+    def get_conn(self, wrapped: Wrapped, pool: Any, args: Args, kwargs: Kwargs) -> Any:
+        """In place of `HTTPConnectionPool._get_conn`."""
+        acquisition = None if self.off else self._guard(self._begin, pool)
+        if acquisition is None:
+            return wrapped(*args, **kwargs)
+        try:
+            connection = self._get(acquisition, wrapped, pool, args, kwargs)
+        except BaseException as error:
+            self._guard(_given_up, acquisition, error)
+            raise
+        self._guard(self._got, acquisition, pool, connection)
+        return connection
+
+    def connect(self, wrapped: Wrapped, connection: Any, args: Args, kwargs: Kwargs) -> Any:
+        """In place of `HTTPConnection.connect` and `HTTPSConnection.connect`."""
+        acquisition = None if self.off else self._guard(_connecting, connection)
+        if acquisition is None:
+            return wrapped(*args, **kwargs)
+        try:
+            result = wrapped(*args, **kwargs)
+        except BaseException as error:
+            self._guard(_given_up, acquisition, error)
+            raise
+        self._guard(self._connected, acquisition)
+        return result
+
+    def put_conn(self, wrapped: Wrapped, pool: Any, args: Args, kwargs: Kwargs) -> Any:
+        """In place of `HTTPConnectionPool._put_conn`."""
+        if self.off:
+            return wrapped(*args, **kwargs)
+        connection = args[0] if args else kwargs.get("conn")
+        acquisition = self._guard(self._coming_back, pool, connection)
+        result = wrapped(*args, **kwargs)
+        if acquisition is not None:
+            self._guard(self._put, acquisition, pool, connection)
+        return result
+
+    def new_pool(self, wrapped: Wrapped, manager: Any, args: Args, kwargs: Kwargs) -> Any:
+        """In place of `PoolManager._new_pool`, which the manager calls with its lock held, to add the pool at once."""
+        evicts = not self.off and self._guard(_is_full, manager)
+        pool = wrapped(*args, **kwargs)
+        if evicts:
+            self.books.destinations.add_eviction(LIBRARY)
+        return pool
+
+    def stop(self) -> None:
+        """Measure no more. What is out ends as of now, since nobody will see it come back."""
+        self.off = True
+        for pool in self.books.destinations.pools():
+            if isinstance(pool, HostPool):
+                pool.end_all(monotonic())
+        self._end_orphans()
+        self.books.release(LIBRARY)
+
+    def _begin(self, pool: Any) -> PooledAcquisition | None:
+        if self._orphans:
+            self._end_orphans()
+        if not enabled():
+            return None
+        record = self._record_of(pool)
+        destination = record.destination()
+        if destination is None:
+            return None
+        return PooledAcquisition(record, destination, self.spans, self._orphans)
+
+    def _record_of(self, pool: Any) -> HostPool:
+        attributes = pool.__dict__
+        record: HostPool | None = attributes.get(ATTRIBUTE)
+        if record is None or record.registry is not self.books.destinations:
+            made = HostPool(pool, self.books.destinations, self._excluded)
+            if record is not None:
+                attributes.pop(ATTRIBUTE, None)
+            record = attributes.setdefault(ATTRIBUTE, made)
+            if record is made:
+                pool_in_use(self.books, made)
+        return record
+
+    def _get(self, acquisition: PooledAcquisition, wrapped: Wrapped, pool: Any, args: Args, kwargs: Kwargs) -> Any:
+        if not self._guard(_may_wait, pool, args, kwargs):
+            return wrapped(*args, **kwargs)
+        try:
+            return wrapped(timeout=0)
+        except EmptyPoolError:
+            pass
+        self._guard(lambda: acquisition.queued(monotonic()))
+        connection = wrapped(*args, **kwargs)
+        self._guard(lambda: acquisition.dequeued(monotonic()))
+        return connection
+
+    def _got(self, acquisition: PooledAcquisition, pool: Any, connection: Any) -> None:
+        before: PooledAcquisition | None = connection.__dict__.pop(ATTRIBUTE, None)
+        if before is not None and before.kept and connection.sock is None:
+            acquisition.destination.add_discard("stale")
+        acquisition.goes_out(connection, monotonic(), holds_place=pool.block)
+
+    def _connected(self, acquisition: PooledAcquisition) -> None:
+        now = monotonic()
+        acquisition.stands(now)
+        self._advice.connected(acquisition.pool, acquisition.destination, now)
+
+    def _coming_back(self, pool: Any, connection: Any) -> PooledAcquisition | None:
+        if connection is None:
+            _broken(pool.__dict__.get(ATTRIBUTE))
+            return None
+        acquisition: PooledAcquisition | None = connection.__dict__.get(ATTRIBUTE)
+        if acquisition is None or not acquisition.is_out:
+            return None
+        acquisition.kept = connection.sock is not None
+        acquisition.comes_back(monotonic())
+        return acquisition if acquisition.kept else None
+
+    def _put(self, acquisition: PooledAcquisition, pool: Any, connection: Any) -> None:
+        attributes = connection.__dict__
+        if connection.sock is not None or attributes.get(ATTRIBUTE) is not acquisition:
+            return
+        if attributes.pop(ATTRIBUTE, None) is not acquisition:
+            return
+        if pool.pool is None:
+            acquisition.destination.add_discard("pool_closed")
+            return
+        acquisition.destination.add_discard("pool_full")
+        self._advice.discarded(acquisition.pool, acquisition.destination)
+
+    def _end_orphans(self) -> None:
+        while self._orphans:
+            try:
+                span = self._orphans.pop()
+            except IndexError:  # another thread ended the last one
+                return
+            span.end()
+
+    def _guard(self, step: Callable[..., Any], *args: Any) -> Any:
+        """Make one step of ours. The hook is wrong about something if it raises: no more of it in this process."""
+        try:
+            return step(*args)
+        except Exception:
+            if not self.off:
+                self.off = True
+                self.books.release(LIBRARY)
+                _logger.exception("the urllib3 pool hook failed and is off in this process; requests go on without it")
+            return None
+
+
+def _may_wait(pool: Any, args: Args, kwargs: Kwargs) -> bool:
+    timeout = args[0] if args else kwargs.get("timeout")
+    return bool(pool.block) and (timeout is None or (isinstance(timeout, (int, float)) and timeout > 0))
+
+
+def _connecting(connection: Any) -> PooledAcquisition | None:
+    acquisition: PooledAcquisition | None = connection.__dict__.get(ATTRIBUTE)
+    # Not asked: HTTPS within HTTP, a connection outside a pool, or one that stood and is made again.
+    if acquisition is None or acquisition.state is not State.ASKED:
+        return None
+    acquisition.connecting(monotonic())
+    return acquisition
+
+
+def _given_up(acquisition: PooledAcquisition, error: BaseException) -> None:
+    acquisition.gives_up(monotonic(), error, _timed_out(error))
+
+
+def _broken(pool: HostPool | None) -> None:
+    acquisition = None if pool is None else pool.closed_by_this_thread()
+    if acquisition is None:
+        return
+    error = sys.exc_info()[1]
+    # `_OTHER` is OpenTelemetry's word where the class of the error is not known: urllib3 has handled it already.
+    error_type = "_OTHER" if error is None else type(error).__qualname__
+    if acquisition.comes_back_broken(monotonic(), error_type):
+        acquisition.destination.add_discard("error")
+
+
+def _is_full(manager: Any) -> bool:
+    pools = manager.pools
+    return bool(len(pools) >= pools._maxsize)
+
+
+def _timed_out(error: BaseException) -> bool:
+    # In urllib3 1.26 a refused connection is a kind of ConnectTimeoutError.
+    return isinstance(error, (EmptyPoolError, TimeoutError, ConnectTimeoutError)) and not isinstance(
+        error, NewConnectionError
+    )

@@ -1,0 +1,136 @@
+"""What is known of one urllib3 pool: its destination, who has a connection of it, its size, its idle connections.
+
+All that looks at urllib3's private state stands here. A pool is held weakly, and its record stands in the pool's own
+attributes, so both go together when `PoolManager` evicts the pool or a session is dropped; the counts stay, in the
+destination's books. `num_connections` of urllib3 is not read: it counts objects made, not sockets.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import urllib3
+from urllib3.connectionpool import HTTPConnectionPool
+
+from otel_pool.pool.destinations import Destination, Destinations, Key, PoolReading
+
+if TYPE_CHECKING:
+    from otel_pool.pool.urllib3_acquisition import PooledAcquisition
+
+LIBRARY = "urllib3"
+VERSION: str = urllib3.__version__  # type: ignore[attr-defined]  # not in its __all__
+
+#: On a pool: its `HostPool`. On a connection: the acquisition that has it, or that had it last.
+ATTRIBUTE = "_otel_pool"
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class HostPool:
+    """One live pool, as the registry sees it. A pool of urllib3 is for one origin, or for one forward proxy."""
+
+    def __init__(self, pool: HTTPConnectionPool, destinations: Destinations, excluded: frozenset[str]) -> None:
+        self._pool = ref(pool)
+        self.registry = destinations
+        host = (pool.host or "").strip("[]")
+        port = pool.port or _DEFAULT_PORTS.get(pool.scheme, 0)
+        self._key = None if host in excluded else Key(LIBRARY, host, port, pool.scheme)
+        self._destination: Destination | None = None
+        # All mutable state; any thread may enter and leave. id(acquisition) -> its connection, for those that are out,
+        # in the order in which they went out.
+        self.out: dict[int, ref[Any]] = {}
+        #: id(acquisition) -> acquisition where `block=True`: a connection that is never put back holds its place.
+        self.held: dict[int, PooledAcquisition] = {}
+        #: The most that were out at one time.
+        self.most_out = 0
+        #: Connections made since the pool first threw one away for being full; None until it did.
+        self.made_again: int | None = None
+        self.advised = False
+
+    def destination(self) -> Destination | None:
+        """Its destination, or None when its host is excluded."""
+        if self._destination is None and self._key is not None:
+            self._destination = self.registry.get(self._key)
+        return self._destination
+
+    def forget(self) -> None:
+        """Drop the destination: the registry begins anew."""
+        self._destination = None
+        self.out.clear()
+        self.held.clear()
+
+    def take_out(self, acquisition: PooledAcquisition, connection: Any, holds_place: bool) -> None:
+        """`acquisition` went out with `connection`."""
+        out = self.out
+        out[id(acquisition)] = ref(connection)
+        count = len(out)
+        if count > self.most_out:
+            self.most_out = count
+        if holds_place:
+            self.held[id(acquisition)] = acquisition
+
+    def take_back(self, acquisition: PooledAcquisition) -> None:
+        """`acquisition` is out no more."""
+        self.out.pop(id(acquisition), None)
+        self.held.pop(id(acquisition), None)
+
+    def closed_by_this_thread(self) -> PooledAcquisition | None:
+        """The acquisition that ends by `_put_conn(None)` on this thread.
+
+        urllib3 puts None back after it has closed the connection of a call that failed, on the thread that got it:
+        so it is the newest one of this thread whose connection has no socket.
+        """
+        thread = get_ident()
+        for reference in reversed(list(self.out.values())):
+            connection = reference()
+            acquisition: PooledAcquisition | None = getattr(connection, ATTRIBUTE, None)
+            if acquisition is not None and acquisition.thread == thread and connection.sock is None:
+                return acquisition
+        return None
+
+    def read(self) -> PoolReading | None:
+        """Size and idle connections; None once closed."""
+        pool = self._pool()
+        queue: Any = None if pool is None else pool.pool
+        if pool is None or queue is None or self._destination is None:
+            return None
+        key = self._destination.key
+        return PoolReading(
+            library=LIBRARY,
+            limit_per_host=queue.maxsize,
+            retains_only=not pool.block,
+            idle={key: sum(_open(connection) for connection in list(getattr(queue, "queue", ())))},
+            served=(key,),
+        )
+
+    def size(self) -> int:
+        """How many connections the pool keeps; 0 once closed."""
+        pool = self._pool()
+        queue: Any = None if pool is None else pool.pool
+        return 0 if queue is None else queue.maxsize
+
+    def end_all(self, now: float) -> None:
+        """End what is out as of `now`: nothing will tell when it comes back."""
+        for reference in list(self.out.values()):
+            acquisition: PooledAcquisition | None = getattr(reference(), ATTRIBUTE, None)
+            if acquisition is not None:
+                with suppress(KeyError):
+                    acquisition.released(now)
+        self.out.clear()
+        self.held.clear()
+
+    def __repr__(self) -> str:
+        return f"<HostPool {len(self.out)} out, {self.most_out} at most>"
+
+
+def _open(connection: Any) -> bool:
+    return getattr(connection, "sock", None) is not None
+
+
+def version() -> tuple[int, ...]:
+    """The urllib3 that is loaded, as (major, minor)."""
+    return tuple(int(part) for part in re.findall(r"\d+", VERSION)[:2])
