@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+#: Spans are exported in batches: the engine and the gateways are told to wait 0.2 s for more.
+ARRIVAL_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,19 @@ class SpanReceiver:
             self._received += found
             self._changed.notify_all()
 
-    def named(self, name: str, trace_id: str, seconds: float = 15.0) -> list[Received]:
-        """The spans called `name` in one trace, as soon as there is one; empty when none came within `seconds`."""
-        deadline = time.monotonic() + seconds
+    def named(self, name: str, trace_id: str) -> list[Received]:
+        """The spans called `name` in one trace, as soon as there is one; empty after ARRIVAL_SECONDS without."""
+        return self._wait(lambda span: span == name, trace_id)
+
+    def starting_with(self, prefix: str, trace_id: str) -> list[Received]:
+        """The same for spans whose name begins with `prefix`."""
+        return self._wait(lambda span: span.startswith(prefix), trace_id)
+
+    def _wait(self, wanted: Callable[[str], bool], trace_id: str) -> list[Received]:
+        deadline = time.monotonic() + ARRIVAL_SECONDS
         with self._changed:
             while True:
-                found = [one for one in self._received if one.span.name == name and one.trace_id == trace_id]
+                found = [one for one in self._received if wanted(one.span.name) and one.trace_id == trace_id]
                 left = deadline - time.monotonic()
                 if found or left <= 0:
                     return found

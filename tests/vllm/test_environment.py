@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import threading
+import venv
 from pathlib import Path
 
 import pytest
@@ -42,7 +44,7 @@ def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Commands:
     stand_in = Commands()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(environment, "_run", stand_in.run)
-    monkeypatch.setattr(environment.venv, "create", stand_in.make_python)
+    monkeypatch.setattr(venv, "create", stand_in.make_python)
     monkeypatch.setattr(environment, "OLDEST_PYTHON", (3, 10))
     return stand_in
 
@@ -62,7 +64,7 @@ def test_the_directory_is_in_the_users_cache_and_follows_the_requirements(comman
 
 def test_another_python_has_a_directory_of_its_own(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     here = locate().directory
-    monkeypatch.setattr(environment.platform, "python_version", lambda: "3.99.0")
+    monkeypatch.setattr(platform, "python_version", lambda: "3.99.0")
     assert locate().directory != here
 
 

@@ -45,7 +45,11 @@ class Traffic:
         return f"<Traffic: {self.open} open, {self.finished} finished>"
 
     async def complete(
-        self, max_tokens: int, prompt: str = PROMPT, headers: Mapping[str, str] | None = None, **fields: object
+        self,
+        max_tokens: int,
+        prompt: str | list[int] = PROMPT,
+        headers: Mapping[str, str] | None = None,
+        **fields: object,
     ) -> Answer:
         """One completion that runs to exactly `max_tokens`; further `fields` go into the request's body."""
         body = {"model": MODEL, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, **fields}
@@ -83,6 +87,24 @@ class Traffic:
             if wanted(seen) or time.monotonic() > deadline:
                 return seen
             await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def watching(engine: Traffic) -> AsyncIterator[list[Sample]]:
+    """Looks at the engine, one after another, for the length of the block. A look takes 20 to 90 ms under load."""
+    looks: list[Sample] = []
+
+    async def look() -> None:
+        while True:
+            looks.append(await engine.sample())
+            await asyncio.sleep(0.02)
+
+    watcher = asyncio.create_task(look())
+    try:
+        yield looks
+    finally:
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
 
 
 @asynccontextmanager
