@@ -157,6 +157,28 @@ def test_a_full_cache_preempts_the_last_that_started_and_loses_no_token() -> Non
     assert played.scheduler.totals().peak_kv_usage == 1.0
 
 
+def test_a_preempted_sequence_starts_again_before_those_that_came_later() -> None:
+    played = Played(seats=2, service=1.0, tokens=40, kv_tokens=100)
+    first, second, third = (played.scheduler.submit(Demand((size,)))[0] for size in (30, 30, 10))
+    played.to(0.6)
+    assert second.preemptions == 1
+    played.scheduler.submit(ONE)
+    # There is a seat and room for the third, but the second is before it and fits only when the first has ended.
+    played.to_the_end()
+    assert third.started_at == first.finished_at == pytest.approx(1.0)
+
+
+def test_a_sequence_that_preempts_itself_waits_for_room_for_one_more_token() -> None:
+    played = Played(seats=3, service=1.0, tokens=40, kv_tokens=101)
+    _, second = (played.scheduler.submit(Demand((30,)))[0] for _ in range(2))
+    # After 20 tokens each one place is left; at 0.525 s the first takes it and the second finds none.
+    played.to(0.526)
+    assert second.preemptions == 1
+    played.scheduler.submit(ONE)
+    played.to(0.9)
+    assert (second.preemptions, second.phase) == (1, Phase.WAITING)
+
+
 def test_shared_prefill_makes_k_prompts_take_k_times_as_long() -> None:
     played = Played(seats=4, service=0.0, tokens=1, prefill_rate=1000.0)
     for _ in range(4):
@@ -211,6 +233,13 @@ def test_ranks_share_a_burst_evenly() -> None:
     for _ in range(20):
         played.scheduler.submit(ONE)
     assert [rank.running for rank in played.scheduler.snapshot()] == [5, 5, 5, 5]
+
+
+def test_ranks_share_a_queue_evenly() -> None:
+    played = Played(seats=1, ranks=2)
+    for _ in range(8):
+        played.scheduler.submit(ONE)
+    assert [(rank.running, rank.waiting) for rank in played.scheduler.snapshot()] == [(1, 3), (1, 3)]
 
 
 def test_max_tokens_cuts_the_answer_and_says_so() -> None:
