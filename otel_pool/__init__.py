@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = ["AiohttpPoolInstrumentor", "__version__"]
+__all__ = ["AiohttpPoolInstrumentor", "Urllib3PoolInstrumentor", "__version__"]
 
 if TYPE_CHECKING:
     from otel_pool.pool.aiohttp import AiohttpPoolInstrumentor
+    from otel_pool.pool.urllib3 import Urllib3PoolInstrumentor
 
-_HOMES = {"AiohttpPoolInstrumentor": "otel_pool.pool.aiohttp"}
+_HOMES = {
+    "AiohttpPoolInstrumentor": "otel_pool.pool.aiohttp",
+    "Urllib3PoolInstrumentor": "otel_pool.pool.urllib3",
+}
 
 
 def __getattr__(name: str) -> object:

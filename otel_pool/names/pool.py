@@ -11,7 +11,12 @@ LIBRARY = Attribute("otel_pool.library", "The library whose pool it is.", ("aioh
 ERROR_TYPE = Attribute("error.type", "The class of the exception that ended the acquisition; absent on success.")
 STATE = Attribute("http.connection.state", "Whether a request holds the connection.", ("active", "idle"))
 PHASE = Attribute("otel_pool.connection.phase", "What the acquisition was doing.", ("queued", "connecting"))
-REASON = Attribute("otel_pool.discard.reason", "Why the pool let the connection go.", ("pool_full", "stale", "error"))
+REASON = Attribute(
+    "otel_pool.discard.reason",
+    "Why the pool let the connection go: the pool was full, the server had closed it, the request failed, "
+    "or the pool itself had been closed.",
+    ("pool_full", "stale", "error", "pool_closed"),
+)
 PROTOCOL = Attribute("network.protocol.name", "`websocket` for a web socket; absent otherwise.", ("websocket",))
 
 DESTINATION = (SERVER_ADDRESS, SERVER_PORT, URL_SCHEME, LIBRARY)
@@ -117,7 +122,8 @@ ADVISED_MAX = Metric(
     "otel_pool.connection.advised_pool_maxsize",
     "gauge",
     "{connection}",
-    "The `pool_maxsize` that would have kept every connection: the most in use at one time since the process began.",
+    "The `pool_maxsize` that would have kept every connection: the most that one pool had out at one time, "
+    "as of its last discard.",
     DESTINATION,
     absent="while the pool has discarded nothing for being full",
 )
