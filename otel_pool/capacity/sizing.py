@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from otel_pool.capacity import model
-from otel_pool.capacity.host import Host
+from otel_pool.capacity.machine import Host
 from otel_pool.capacity.plan import Plan
 
 #: From this release a caller takes an idle connection without a look at the total (`limit`).

@@ -13,9 +13,11 @@ import click
 
 from otel_pool.capacity.errors import BadInputError, UnreadableError
 from otel_pool.capacity.findings import SEVERITIES, judge, reaches
-from otel_pool.capacity.host import Host, read_host, worker_cpus
+from otel_pool.capacity.host import read_host, worker_cpus
+from otel_pool.capacity.installed import with_installed_aiohttp
+from otel_pool.capacity.machine import Host
 from otel_pool.capacity.options import OPTIONS, parse
-from otel_pool.capacity.plan import Layer, Plan, build
+from otel_pool.capacity.plan import Layer, build
 from otel_pool.capacity.report import Figure, as_json, as_text, figures
 from otel_pool.capacity.sizing import size
 
@@ -69,7 +71,7 @@ def _check(given: Mapping[str, object], config: tuple[str, ...], pid: int | None
         layer, extra = _process(pid)
         layers.append(layer)
     host = _override(read_host(pid="self" if pid is None else pid), layers)
-    plan = _with_aiohttp_version(build(layers, worker_cpus(host)))
+    plan = with_installed_aiohttp(build(layers, worker_cpus(host)))
     sizing = size(plan, host)
     findings = judge(sizing)
     rows = (*figures(sizing), *extra)
@@ -137,19 +139,6 @@ def _override(host: Host, layers: list[Layer]) -> Host:
         changes |= {"cpus": cpus, "cpu_quota": cpus}
     sources = {**host.sources, **dict.fromkeys(changes, "given")}
     return dataclasses.replace(host, **changes, sources=sources)  # type: ignore[arg-type]  # figures by field name
-
-
-def _with_aiohttp_version(plan: Plan) -> Plan:
-    """The release installed here decides whether a total is soft, and matters with several engines only."""
-    if plan.client != "aiohttp" or plan.engines == 1 or plan.aiohttp_version is not None:
-        return plan
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # slow, and rarely needed
-
-    try:
-        installed = parse("aiohttp_version", version("aiohttp"), "aiohttp")
-    except PackageNotFoundError:
-        return plan
-    return dataclasses.replace(plan, aiohttp_version=installed)  # type: ignore[arg-type]  # parsed by kind
 
 
 def _options() -> list[click.Parameter]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_pool.capacity.findings import Finding, judge
-from otel_pool.capacity.host import Host
+from otel_pool.capacity.machine import Host
 from otel_pool.capacity.plan import Plan
 from otel_pool.capacity.sizing import Sizing, size
 

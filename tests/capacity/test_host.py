@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_pool.capacity.host import Host, cpu_quota, read_host, reserved_within, worker_cpus
+from otel_pool.capacity.host import cpu_quota, read_host, reserved_within, worker_cpus
+from otel_pool.capacity.machine import Host
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
