@@ -76,7 +76,7 @@ def test_a_page_of_no_known_engine_says_nothing():
     assert not seen.usable
 
 
-@pytest.mark.parametrize("absent", ["NaN", "+Inf", "-Inf", "-1"])
+@pytest.mark.parametrize("absent", ["NaN", "+Inf", "-Inf", "-1", "9" * 400, "9" * 5000])
 def test_a_figure_that_cannot_be_a_count_is_absent(absent):
     seen = sample(
         f"vllm:num_requests_running {absent}\nvllm:num_requests_waiting 1\nvllm:kv_cache_usage_perc {absent}\n"

@@ -8,6 +8,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from otel_pool.engine import metrics
+from otel_pool.engine.checks import Degradation
 from otel_pool.engine.observer import Observer
 from otel_pool.engine.scrape import Target
 from otel_pool.engine.state import Failure, State
@@ -31,8 +32,9 @@ def points(reader: InMemoryMetricReader) -> dict[str, dict[tuple, float]]:
     return found
 
 
-async def collected(answer, ended, observers: int = 1) -> dict[str, dict[tuple, float]]:
-    engine = await FakeEngine(answer).start()
+async def collected(*answers, ended, observers: int = 1) -> dict[str, dict[tuple, float]]:
+    """What is reported when `ended` holds; each answer but the last stands until every observer had it once."""
+    engine = await FakeEngine(answers[0]).start()
     watching = [Observer(Target(engine.url), 0.05) for _ in range(observers)]
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
@@ -40,6 +42,9 @@ async def collected(answer, ended, observers: int = 1) -> dict[str, dict[tuple, 
     try:
         for observer in watching:
             observer.start()
+        for answer in answers[1:]:
+            await until(lambda: all(observer.polls for observer in watching))
+            engine.answer = answer
         await until(lambda: all(ended(observer) for observer in watching))
         for observer in watching:
             await observer.stop()
@@ -52,7 +57,7 @@ async def collected(answer, ended, observers: int = 1) -> dict[str, dict[tuple, 
 
 
 async def test_a_fresh_engine_reports_its_figures_as_read():
-    found = await collected(page(recorded("saturated")), lambda o: o.polls.get("ok", 0) >= 1)
+    found = await collected(page(recorded("saturated")), ended=lambda o: o.polls.get("ok", 0) >= 1)
     assert found["otel_pool.engine.requests.running"] == {(): 4}
     assert found["otel_pool.engine.requests.waiting"] == {(): 8}
     assert round(found["otel_pool.engine.kv_cache.usage"][()], 4) == 0.2308
@@ -62,17 +67,28 @@ async def test_a_fresh_engine_reports_its_figures_as_read():
     assert set(found["otel_pool.engine.observer.degraded"].values()) == {0}
 
 
-async def test_a_stale_engine_reports_its_state_and_no_old_figures():
-    found = await collected(status(500), lambda o: o.view().state is State.STALE)
+async def test_a_stale_engine_reports_its_state_and_its_age_and_no_old_figures():
+    found = await collected(
+        page(recorded("saturated")),
+        status(500),
+        ended=lambda o: Degradation.UNREACHABLE in o.degraded,
+    )
     assert found["otel_pool.engine.state"][("otel_pool.engine.state", "stale"),] == 1
     assert found["otel_pool.engine.observer.degraded"][("otel_pool.engine.degraded.reason", "unreachable"),] == 1
     assert found["otel_pool.engine.polls"][("otel_pool.engine.poll.result", "status"),] >= 3
-    for name in ("requests.running", "requests.waiting", "kv_cache.usage", "sample.age"):
+    assert found["otel_pool.engine.sample.age"][()] > 0.05
+    for name in ("requests.running", "requests.waiting", "kv_cache.usage"):
         assert f"otel_pool.engine.{name}" not in found
 
 
+async def test_an_engine_never_seen_has_no_age():
+    found = await collected(status(500), ended=lambda o: Degradation.UNREACHABLE in o.degraded)
+    assert "otel_pool.engine.sample.age" not in found
+    assert found["otel_pool.engine.state"][("otel_pool.engine.state", "stale"),] == 1
+
+
 async def test_two_observers_of_one_engine_are_one_series_and_their_polls_add_up():
-    found = await collected(page(recorded("idle")), lambda o: o.polls.get("ok", 0) >= 2, observers=2)
+    found = await collected(page(recorded("idle")), ended=lambda o: o.polls.get("ok", 0) >= 2, observers=2)
     assert found["otel_pool.engine.requests.running"] == {(): 0}
     assert found["otel_pool.engine.polls"][("otel_pool.engine.poll.result", "ok"),] >= 4
 
@@ -90,5 +106,5 @@ def test_every_row_of_the_table_is_an_instrument_of_ours_with_a_unit_that_is_not
 
 
 async def test_every_row_of_the_table_is_reported():
-    found = await collected(page(recorded("saturated")), lambda o: o.polls.get("ok", 0) >= 1)
+    found = await collected(page(recorded("saturated")), ended=lambda o: o.polls.get("ok", 0) >= 1)
     assert set(found) == {metric.name for metric in names.METRICS}

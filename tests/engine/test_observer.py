@@ -375,6 +375,18 @@ async def test_it_stops_cleanly_in_the_middle_of_a_poll_and_can_be_stopped_twice
     assert len(engine.asked) == asked
 
 
+async def test_a_view_is_stale_by_its_age_though_no_poll_has_failed(engines, observe):
+    """Case 8: an outage is stale also when nothing polls, as on a loop that stalled."""
+    engine = await engines(page(vllm(1, 0)))
+    now = 1000.0
+    observer = observe(engine.url, 30.0, clock=lambda: now)
+    await until(lambda: observer.polls)
+    now = 1089.0
+    assert (observer.view().state, observer.view().age) == (State.FRESH, 89.0)
+    now = 1091.0
+    assert (observer.view().state, observer.view().failures) == (State.STALE, 0)
+
+
 async def test_a_second_start_makes_no_second_poller(engines, observe):
     engine = await engines(page(vllm(1, 0)))
     observer = observe(engine.url, 30.0)
