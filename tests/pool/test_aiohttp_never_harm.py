@@ -1,0 +1,196 @@
+"""A hook that fails: the request goes on, the hook is off, and the log says so once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import linecache
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import aiohttp
+import pytest
+
+from otel_pool import AiohttpPoolInstrumentor
+from otel_pool.pool import acquisition, aiohttp_connector, aiohttp_hook, destinations, process, samples, spans
+from tests.support.servers import Delay, serving, until
+from tests.support.telemetry import Telemetry
+
+#: The thin shell that cannot guard itself: it only calls guarded steps and passes on what `connect` does.
+SHELL = {
+    "connect",
+    "receive",
+    "begin",
+    "fail",
+    "on_acquired",
+    "on_failed",
+    "__call__",
+    "_end",
+    "send_connection_reuseconn",
+    "_no_signal",
+    "__del__",
+}
+MODULES = (acquisition, aiohttp_connector, aiohttp_hook, destinations, process, samples, spans)
+FILES = {module.__file__ for module in MODULES}
+
+
+class InjectedError(Exception):
+    pass
+
+
+class Fault:
+    """Raises at the n-th distinct line that runs in the hook during one scenario."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.seen: set[tuple[str, int]] = set()
+        self.where = ""
+
+    def trace(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        code = frame.f_code
+        if code.co_filename not in FILES or code.co_name in SHELL or code.co_name.startswith("<"):
+            return None
+        return self.line
+
+    def line(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        place = (frame.f_code.co_filename, frame.f_lineno)
+        if event != "line" or place in self.seen or _enters_a_block(*place):
+            return self.line
+        self.seen.add(place)
+        if len(self.seen) == self.at:
+            self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
+            raise InjectedError(self.where)
+        return self.line
+
+
+def _enters_a_block(file: str, line: int) -> bool:
+    # A trace that raises on leaving a `with` would skip its exit, which no real exception can.
+    return linecache.getline(file, line).lstrip().startswith("with ")
+
+
+async def scenario(server: Delay, telemetry: Telemetry) -> list[str]:
+    """Acquired, queued, reused, timed out, refused, below a span: the outcomes of the calls."""
+    outcomes: list[str] = []
+
+    async def call(session: aiohttp.ClientSession, url: str, **kwargs: Any) -> None:
+        with telemetry.tracer.start_as_current_span("call"):
+            try:
+                async with session.get(url, **kwargs) as response:
+                    outcomes.append(await response.text())
+            except (aiohttp.ClientConnectorError, asyncio.TimeoutError) as error:
+                outcomes.append(type(error).__mro__[1].__name__)
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
+        await asyncio.gather(call(session, server.url), call(session, server.url))
+        holding = await session.get(server.url + "stream")
+        await call(session, server.url, timeout=aiohttp.ClientTimeout(connect=0.02))
+        holding.close()
+        await call(session, "http://127.0.0.1:9/")
+    return outcomes
+
+
+@pytest.fixture
+def fresh(telemetry: Telemetry) -> Iterator[Telemetry]:
+    AiohttpPoolInstrumentor().instrument(
+        meter_provider=telemetry.meter_provider, tracer_provider=telemetry.tracer_provider, queue_span_seconds=0.0
+    )
+    yield telemetry
+    AiohttpPoolInstrumentor().uninstrument()
+
+
+async def test_a_fault_at_any_line_of_the_hook_leaves_the_requests_as_they_are(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case pool 28, line by line."""
+    ours = AiohttpPoolInstrumentor()
+    options = {"meter_provider": telemetry.meter_provider, "tracer_provider": telemetry.tracer_provider}
+    async with serving(delay=0.005) as server:
+        plain = await scenario(server, telemetry)
+        at, injected = 0, 0
+        while True:
+            at += 1
+            fault = Fault(at)
+            caplog.clear()
+            ours.instrument(**options, queue_span_seconds=0.0)
+            sys.settrace(fault.trace)
+            try:
+                outcomes = await asyncio.wait_for(scenario(server, telemetry), 10)
+            finally:
+                sys.settrace(None)
+                ours.uninstrument()
+            assert outcomes == plain, fault.where
+            errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+            if not fault.where:
+                break
+            injected += 1
+            assert len(errors) == 1, (fault.where, errors)
+            assert "is off in this process" in errors[0] or "queue_hook" in errors[0]
+    assert injected > 80  # the lines that the scenario reaches
+    assert errors == []
+
+
+async def test_a_failed_hook_reports_nothing_more(fresh: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as server, aiohttp.ClientSession() as session:
+        await (await session.get(server.url)).read()
+
+        def broken(*_: object) -> None:
+            raise InjectedError
+
+        monkeypatch.setattr(destinations.Destination, "enter_active", broken)
+        for _ in range(3):
+            await (await session.get(server.url)).read()
+    assert server.requests == 4
+    assert fresh.collect().find("otel_pool.connection.pending_requests") == []
+
+
+@pytest.mark.parametrize("traces", [None, (), "traces"])
+async def test_what_is_not_understood_passes_untouched(fresh: Telemetry, traces: object) -> None:
+    seen: list[object] = []
+
+    async def connect(self: object, req: object, traces: object, timeout: object) -> str:
+        seen.append((req, traces, timeout))
+        return "connection"
+
+    hook = AiohttpPoolInstrumentor()._everywhere._patch._wrapper
+    request, timeout = object(), object()
+    bound = connect.__get__(object())
+    assert await hook(bound, object(), (request, traces, timeout), {}) == "connection"
+    assert await hook(bound, object(), (request,), {"traces": traces, "timeout": timeout}) == "connection"
+    assert seen == [(request, traces, timeout)] * 2
+
+
+async def test_a_signal_that_is_new_to_us_is_answered(fresh: Telemetry) -> None:
+    async with serving() as server, aiohttp.ClientSession() as session:
+        await (await session.get(server.url)).read()
+        pool = vars(session.connector)[aiohttp_connector.ATTRIBUTE]
+        traced = aiohttp_hook.TracedAcquisition(None, pool, pool.destination(aiohttp.client.URL(server.url)), False)
+    assert await traced.send_connection_of_the_future("host", key=1) is None
+    assert inspect.iscoroutinefunction(traced.send_dns_cache_hit)
+    with pytest.raises(AttributeError):
+        _ = traced.anything_else
+
+
+async def test_full_buffers_count_what_they_drop_and_the_counters_stay_right(
+    fresh: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as server, aiohttp.ClientSession() as session:
+        await (await session.get(server.url)).read()
+        (destination,) = vars(session.connector)[aiohttp_connector.ATTRIBUTE].registry
+        destination.waits._bound = 3
+        for _ in range(9):
+            await (await session.get(server.url)).read()
+        exported = fresh.collect()
+    assert exported.one("http.client.request.time_in_queue").count == 3
+    assert exported.value("otel_pool.telemetry.dropped_samples") == 7
+    assert exported.value("otel_pool.connection.reused") + exported.value("otel_pool.connection.created") == 10
+
+
+async def test_an_open_hold_is_seen_while_it_lasts(fresh: Telemetry) -> None:
+    async with serving() as server, aiohttp.ClientSession() as session:
+        call = asyncio.create_task(session.get(server.url + "hold"))
+        await until(lambda: server.in_flight == 1)
+        assert fresh.collect().value("http.client.open_connections", http__connection__state="active") == 1
+        server.release.set()
+        await (await call).read()

@@ -1,0 +1,206 @@
+"""The books against ground truth: any order of events leaves them balanced."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from otel_pool.pool.acquisition import TRANSITIONS, Acquisition, State
+from otel_pool.pool.destinations import Destination, Destinations, Key, PoolReading
+from otel_pool.pool.samples import Samples
+
+KEY = Key("aiohttp", "engine", 8000, "http")
+
+
+class Lives(RuleBasedStateMachine):
+    """Acquire, queue, cancel, time out, release and close, in random orders, on a clock of whole seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.destination = Destination(KEY)
+        self.queued_since: dict[int, float] = {}
+        self.acquired_since: dict[int, float] = {}
+        self.waited: dict[int, float] = {}
+        self.ended_waits: list[float] = []
+        self.uses: list[float] = []
+        self.asked = 0
+
+    asked_ones = Bundle("asked")
+    queued_ones = Bundle("queued")
+    connecting_ones = Bundle("connecting")
+    held_ones = Bundle("held")
+
+    @rule(seconds=st.integers(1, 10))
+    def time_passes(self, seconds: int) -> None:
+        self.now += seconds
+
+    @rule(target=asked_ones, websocket=st.booleans())
+    def ask(self, websocket: bool) -> Acquisition:
+        self.asked += 1
+        made = Acquisition(self.destination, self.now, websocket)
+        self.waited[id(made)] = 0.0
+        return made
+
+    @rule(target=queued_ones, one=consumes(asked_ones))
+    def queue(self, one: Acquisition) -> Acquisition:
+        one.queued(self.now)
+        self.queued_since[id(one)] = self.now
+        return one
+
+    @rule(target=asked_ones, one=consumes(queued_ones))
+    def wake(self, one: Acquisition) -> Acquisition:
+        one.dequeued(self.now)
+        self.waited[id(one)] += self.now - self.queued_since.pop(id(one))
+        return one
+
+    @rule(target=connecting_ones, one=consumes(asked_ones))
+    def connect(self, one: Acquisition) -> Acquisition:
+        one.connecting(self.now)
+        return one
+
+    @rule(target=held_ones, one=consumes(asked_ones))
+    def reuse(self, one: Acquisition) -> Acquisition:
+        one.acquired(self.now)
+        return self._held(one)
+
+    @rule(target=held_ones, one=consumes(connecting_ones))
+    def connected(self, one: Acquisition) -> Acquisition:
+        one.connected(self.now)
+        one.acquired(self.now)
+        return self._held(one)
+
+    def _held(self, one: Acquisition) -> Acquisition:
+        self.ended_waits.append(self.waited.pop(id(one)))
+        self.acquired_since[id(one)] = self.now
+        return one
+
+    @rule(one=consumes(held_ones), twice=st.booleans())
+    def release(self, one: Acquisition, twice: bool) -> None:
+        one.released(self.now)
+        if twice:
+            assert one.released(self.now) == 0
+        self.uses.append(self.now - self.acquired_since.pop(id(one)))
+
+    @rule(
+        one=st.one_of(consumes(asked_ones), consumes(queued_ones), consumes(connecting_ones)), timed_out=st.booleans()
+    )
+    def fail(self, one: Acquisition, timed_out: bool) -> None:
+        one.failed(self.now, "TimeoutError" if timed_out else "CancelledError", timed_out)
+        waited = self.waited.pop(id(one))
+        if id(one) in self.queued_since:
+            waited += self.now - self.queued_since.pop(id(one))
+        self.ended_waits.append(waited)
+
+    @invariant()
+    def the_books_say_who_waits_and_who_holds(self) -> None:
+        taken = self.destination.snapshot(self.now, reset_peaks=False)
+        assert taken.pending == len(self.queued_since)
+        assert taken.active == len(self.acquired_since)
+        assert taken.pending_peak >= taken.pending
+        assert taken.created + taken.reused <= self.asked
+
+    def teardown(self) -> None:
+        failures = self.destination.settle()
+        waits = self.destination.waits.drain() + [failure.waited for failure in failures]
+        uses = self.destination.uses.drain() + self.destination.socket_uses.drain()
+        assert len(waits) == len(self.ended_waits)
+        assert math.isclose(sum(waits), sum(self.ended_waits))
+        assert math.isclose(sum(uses), sum(self.uses))
+        assert self.asked == len(self.ended_waits) + len(self.waited)
+
+
+TestLives = Lives.TestCase
+TestLives.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("event", [event for event in TRANSITIONS if event != "acquired_untracked"])
+def test_an_event_that_the_table_does_not_know_is_refused(event: str) -> None:
+    for state in State:
+        if state in TRANSITIONS[event]:
+            continue
+        acquisition = Acquisition(Destination(KEY), 0.0)
+        acquisition.state = state
+        with pytest.raises(KeyError):
+            getattr(acquisition, event)(*((1.0, "Error", False) if event == "failed" else (1.0,)))
+
+
+def test_every_state_is_reached_and_done_is_the_end() -> None:
+    reached = {state for table in TRANSITIONS.values() for state in table.values()}
+    assert reached | {State.ASKED} == set(State)
+    assert all(table.get(State.DONE, State.DONE) is State.DONE for table in TRANSITIONS.values())
+
+
+def test_counting_reprs() -> None:
+    destination = Destination(KEY)
+    one, two = Acquisition(destination, 0.0), Acquisition(destination, 0.0)
+    one.acquired(0.0)
+    two.queued(0.0)
+    assert repr(destination) == "<Destination engine:8000 1 pending, 1 active, 0 web sockets>"
+    assert repr(two) == "<Acquisition QUEUED waited=0.000s rounds=1>"
+    assert repr(destination.waits) == "<Samples 1 held, 0 drained, 0 dropped>"
+
+
+def test_peaks_are_of_the_interval_and_the_most_is_for_ever() -> None:
+    destination = Destination(KEY)
+    held = [Acquisition(destination, 0.0) for _ in range(3)]
+    for acquisition in held:
+        acquisition.acquired(0.0)
+    for acquisition in held[:2]:
+        acquisition.released(1.0)
+    first = destination.snapshot(2.0, reset_peaks=True)
+    second = destination.snapshot(3.0, reset_peaks=True)
+    assert (first.active, first.active_peak, first.active_most) == (1, 3, 3)
+    assert (second.active, second.active_peak, second.active_most) == (1, 1, 3)
+    assert second.oldest_active_seconds == 3.0
+
+
+def test_many_threads_lose_no_sample_while_another_drains() -> None:
+    samples: Samples[int] = Samples()
+    threads, each = 8, 20_000
+    drained: list[int] = []
+    done = threading.Event()
+
+    def drain() -> None:
+        while not done.is_set():
+            drained.extend(samples.drain())
+
+    def give(start: int) -> None:
+        for value in range(start, start + each):
+            samples.add(value)
+
+    collector = threading.Thread(target=drain)
+    givers = [threading.Thread(target=give, args=(index * each,)) for index in range(threads)]
+    for thread in (collector, *givers):
+        thread.start()
+    for thread in givers:
+        thread.join()
+    done.set()
+    collector.join()
+    drained.extend(samples.drain())
+    assert sorted(drained) == list(range(threads * each))
+    assert samples.total == threads * each
+
+
+def test_a_pool_that_is_gone_is_forgotten() -> None:
+    class Pool:
+        def read(self) -> PoolReading:
+            return PoolReading("aiohttp", limit=3)
+
+        def forget(self) -> None:
+            pass
+
+    destinations = Destinations()
+    pools = [Pool() for _ in range(3)]
+    for pool in pools:
+        destinations.add_pool(pool)
+    assert len(destinations.readings()) == 3
+    del pools[1:], pool
+    assert len(destinations.readings()) == 1
+    assert list(itertools.islice(destinations, 1)) == []
