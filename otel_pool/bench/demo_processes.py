@@ -59,14 +59,23 @@ class Process:
         return self._process
 
     async def __aenter__(self) -> Process:
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            env=self._environ,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._output,
-            start_new_session=True,
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *self._command,
+                env=self._environ,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                start_new_session=True,
+            )
         )
+        try:
+            self._process = await asyncio.shield(starting)
+        except asyncio.CancelledError as cancelled:
+            # Nobody would know of a process that was started just as we were told to end.
+            self._process = await starting
+            await self.__aexit__(type(cancelled), cancelled, None)
+            raise
         return self
 
     async def __aexit__(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from otel_pool.diagnosis.larger_limit import LargerLimit, larger_limit
 from otel_pool.diagnosis.window import Destination, Window
 
 Kind = Literal[
@@ -27,7 +28,6 @@ Kind = Literal[
     "idle",
     "unknown",
 ]
-Effect = Literal["gain", "moves-the-queue", "nothing", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,6 @@ class Thresholds:
     churn_share: float = 0.3
     churn_calls: int = 20
     starved_times: float = 5.0
-
-
-@dataclass(frozen=True)
-class LargerLimit:
-    """What a larger connection limit would do.
-
-    `effect` in one word; `factor` is the most that the throughput could grow by (1.0: not at all), None where the
-    engine's room is not known.
-    """
-
-    effect: Effect
-    factor: float | None
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -93,7 +80,7 @@ def judge(window: Window, thresholds: Thresholds | None = None) -> Verdict:
     kind, reason = next((kind, reason) for kind, holds, reason in _RULES if holds(signs))
     at = signs.starved if kind == "starved" else signs.skewed if kind == "skewed" else signs.churning
     place = f" at {at.name}" if at is not None and kind in ("starved", "skewed", "churning") else ""
-    larger = _larger_limit(window, kind, limits)
+    larger = _larger(window, kind, signs, limits)
     return Verdict(kind, f"{kind}{place}: {reason}; {larger.sentence}", _evidence(window), larger)
 
 
@@ -227,42 +214,11 @@ def _gate_holds(window: Window, limits: Thresholds) -> bool:
     return gate is not None and (gate.refused > 0 or (gate.mean_queue_seconds or 0.0) >= limits.wait_seconds)
 
 
-def _larger_limit(window: Window, kind: Kind, limits: Thresholds) -> LargerLimit:
+def _larger(window: Window, kind: Kind, signs: _Signs, limits: Thresholds) -> LargerLimit:
     if kind in ("idle", "unbound", "churning"):
         return LargerLimit("nothing", 1.0, "a larger limit would change nothing")
-    if kind in ("engine-bound", "both") or _full(window, limits):
-        return LargerLimit("moves-the-queue", 1.0, "a larger limit would only move the queue into the engine")
-    if kind == "unknown" or _engine_waits(window, limits) is None:
-        return LargerLimit("unknown", None, "scrape the engine's /metrics before raising a limit")
-    active = sum(one.active_peak or 0 for one in window.destinations)
-    pending = sum(one.pending_peak or 0 for one in window.destinations)
-    free = _free_seats(window)
-    if not active or not pending:
-        return LargerLimit("nothing", 1.0, "a larger connection limit would change nothing, as nothing waits for it")
-    usable = pending if free is None else min(pending, free)
-    factor = (active + usable) / active
-    seats = (
-        "the engine's free seats, which it does not publish"
-        if free is None
-        else f"{free:.0f} seats are free on average"
-    )
-    return LargerLimit("gain", factor, f"a larger limit would gain up to {factor:.2g} times the throughput ({seats})")
-
-
-def _full(window: Window, limits: Thresholds) -> bool:
-    free = _free_seats(window)
-    seats = sum(one.seats or 0 for one in window.engines)
-    return free is not None and free <= (1 - limits.full_share) * seats
-
-
-def _free_seats(window: Window) -> float | None:
-    """Seats less requests running, over all engines; None if one engine does not tell."""
-    free = 0.0
-    for one in window.engines:
-        if one.seats is None or one.running is None:
-            return None
-        free += max(0.0, one.seats - one.running)
-    return free if window.engines else None
+    engine_waits = None if kind == "unknown" else signs.engine_waits
+    return larger_limit(window, engine_waits, limits.full_share)
 
 
 def _evidence(window: Window) -> tuple[str, ...]:

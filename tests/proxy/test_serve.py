@@ -111,7 +111,7 @@ async def test_calls_in_flight_end_whole_when_the_proxy_is_told_to_stop() -> Non
         url = await _url(proxy)
         async with aiohttp.ClientSession() as session:
             calls = [asyncio.create_task(session.get(f"{url}/call")) for _ in range(8)]
-            while len(asked) < 8:  # noqa: ASYNC110  # the engine's own count is the event
+            while len(asked) < 8:  # the engine's own count is the event
                 await asyncio.sleep(0.01)
             await proxy.stop()
             answers = [await (await call).text() for call in calls]
