@@ -124,7 +124,7 @@ class Urllib3Hook:
     def _record_of(self, pool: Any) -> HostPool:
         attributes = pool.__dict__
         record: HostPool | None = attributes.get(ATTRIBUTE)
-        if record is None or record.registry is not self.books.destinations:
+        if record is None or record.outdated or record.registry is not self.books.destinations:
             made = HostPool(pool, self.books.destinations, self._excluded)
             if record is not None:
                 attributes.pop(ATTRIBUTE, None)

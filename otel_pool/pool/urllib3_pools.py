@@ -36,6 +36,7 @@ class HostPool:
     def __init__(self, pool: HTTPConnectionPool, destinations: Destinations, excluded: frozenset[str]) -> None:
         self._pool = ref(pool)
         self.registry = destinations
+        self.outdated = False
         host = (pool.host or "").strip("[]")
         port = pool.port or _DEFAULT_PORTS.get(pool.scheme, 0)
         self._key = None if host in excluded else Key(LIBRARY, host, port, pool.scheme)
@@ -58,8 +59,8 @@ class HostPool:
         return self._destination
 
     def forget(self) -> None:
-        """Drop the destination: the registry begins anew."""
-        self._destination = None
+        """The registry begins anew, as in a forked child: the pool needs a new record for its next call."""
+        self.outdated = True
         self.out.clear()
         self.held.clear()
 

@@ -1,0 +1,142 @@
+"""What a pool of urllib3 throws away, by reason; what it should be set to; and pools thrown away whole."""
+
+from __future__ import annotations
+
+import gc
+import logging
+
+import pytest
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import ProtocolError
+
+from otel_pool.pool import urllib3_advice
+from tests.pool.urllib3_support import ANSWER, at_once, one_fault, served
+from tests.support.telemetry import Exported, Telemetry
+
+pytestmark = pytest.mark.usefixtures("threads_seen")
+
+CREATED = "otel_pool.connection.created"
+REUSED = "otel_pool.connection.reused"
+DISCARDED = "otel_pool.connection.discarded"
+ADVISED = "otel_pool.connection.advised_pool_maxsize"
+EVICTED = "otel_pool.connection.pools_evicted"
+
+
+def discards(exported: Exported) -> dict[str, int]:
+    return {point.attributes["otel_pool.discard.reason"]: point.value for point in exported.find(DISCARDED)}
+
+
+def two_batches(telemetry: Telemetry, pool_maxsize: int) -> tuple[list[int], Exported]:
+    """64 threads, twice; the connections that the server saw after each batch."""
+    seen = []
+    with served(0.25) as server, requests.Session() as session:
+        session.mount("http://", HTTPAdapter(pool_maxsize=pool_maxsize))
+        for _ in range(2):
+            at_once(64, lambda: session.get(server.url).content)
+            seen.append(len(server.connections))
+        exported = telemetry.collect()
+        assert server.in_flight_peak == 64
+        assert exported.value(CREATED) == seen[1]
+        assert exported.value(REUSED) == 128 - seen[1]
+    return seen, exported
+
+
+def test_64_threads_on_a_pool_of_10_throw_away_108_and_make_54_again(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case pool 18."""
+    with caplog.at_level(logging.WARNING):
+        seen, exported = two_batches(telemetry, 10)
+    assert seen == [64, 64 + 54]
+    assert discards(exported) == {"pool_full": 108}
+    assert len([record for record in caplog.records if "Connection pool is full" in record.message]) == 108
+    assert exported.value(ADVISED) == 64
+    assert exported.value("otel_pool.connection.retained_max") == 10
+    assert exported.value("http.client.open_connections", http__connection__state="idle") == 10
+    (advice,) = [record for record in caplog.records if record.name == urllib3_advice.__name__]
+    assert "keeps 10 connections, but up to 64 were out" in advice.getMessage()
+    assert "Set pool_maxsize=64" in advice.getMessage()
+
+
+def test_64_threads_on_a_pool_of_64_throw_nothing_away(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """Case pool 18."""
+    with caplog.at_level(logging.WARNING):
+        seen, exported = two_batches(telemetry, 64)
+    assert seen == [64, 64]
+    assert discards(exported) == {}
+    assert exported.find(ADVISED) == []
+    assert exported.value("http.client.open_connections", http__connection__state="idle") == 64
+    assert [record for record in caplog.records if record.name == urllib3_advice.__name__] == []
+
+
+def test_a_pool_is_advised_once_and_a_process_once_a_minute(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), served(0.05) as server:
+        for _ in range(2):
+            with urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1) as pool:
+                for _ in range(6):
+                    at_once(4, lambda pool=pool: pool.request("GET", "/").data)  # type: ignore[misc]
+    assert len([record for record in caplog.records if record.name == urllib3_advice.__name__]) == 1
+    # 4 out, 1 kept: 3 are thrown away by each of 6 batches of 2 pools.
+    assert discards(telemetry.collect()) == {"pool_full": 36}
+
+
+def test_a_connection_that_the_server_closed_is_stale_and_made_again(telemetry: Telemetry) -> None:
+    with one_fault([ANSWER, ANSWER]) as port, urllib3.HTTPConnectionPool("127.0.0.1", port) as pool:
+        for _ in range(2):
+            assert pool.request("GET", "/").data == b"ok"
+            with pool.pool.mutex:
+                (connection,) = [c for c in pool.pool.queue if c is not None]
+            # The peer's close has to arrive before urllib3 can see it.
+            connection.sock.settimeout(5)
+            assert connection.sock.recv(1) == b""
+        exported = telemetry.collect()
+    assert discards(exported) == {"stale": 1}
+    assert exported.value(CREATED) == 2
+    assert exported.value(REUSED) == 0
+
+
+def test_a_connection_that_broke_under_its_call_is_an_error(telemetry: Telemetry) -> None:
+    with one_fault([b"", ANSWER]) as port, urllib3.HTTPConnectionPool("127.0.0.1", port) as pool:
+        with pytest.raises(ProtocolError):
+            pool.request("GET", "/", retries=False)
+        assert pool.request("GET", "/").data == b"ok"
+        exported = telemetry.collect()
+    assert discards(exported) == {"error": 1}
+    assert exported.value(CREATED) == 2
+    assert exported.one("otel_pool.connection.use_time").count == 2
+    assert exported.value("http.client.open_connections", http__connection__state="active") == 0
+
+
+def test_an_answer_that_closes_is_no_discard(telemetry: Telemetry) -> None:
+    with served() as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port) as pool:
+        for _ in range(3):
+            pool.request("GET", "/close")
+        exported = telemetry.collect()
+        assert exported.value(CREATED) == server.requests == 3
+    assert discards(exported) == {}
+
+
+def test_a_connection_that_comes_back_to_a_closed_pool_is_told_apart(telemetry: Telemetry) -> None:
+    with served() as server:
+        pool = urllib3.HTTPConnectionPool("127.0.0.1", server.port)
+        response = pool.request("GET", "/stream?chunks=1", preload_content=False)
+        pool.close()
+        response.read()
+        response.release_conn()
+    assert discards(telemetry.collect()) == {"pool_closed": 1}
+
+
+def test_pools_that_a_manager_evicts_are_counted_and_gone_but_their_counts_stay(telemetry: Telemetry) -> None:
+    with served() as server, urllib3.PoolManager(num_pools=2) as manager:
+        for size in range(1, 6):  # a pool for each, since a manager tells pools apart by their options
+            manager.connection_from_host("127.0.0.1", server.port, pool_kwargs={"maxsize": size}).request("GET", "/")
+        gc.collect()
+        exported = telemetry.collect()
+        assert exported.value(CREATED) == server.requests == 5
+        assert exported.value("http.client.open_connections", http__connection__state="idle") == 2
+        assert exported.value("otel_pool.connection.retained_max") == 4 + 5
+    assert exported.value(EVICTED) == 3

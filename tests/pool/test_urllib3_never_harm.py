@@ -1,0 +1,155 @@
+"""The hook may be wrong; the call goes on as if it were not there. And nothing secret is ever said."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import EmptyPoolError, HTTPError
+
+from otel_pool import Urllib3PoolInstrumentor
+from otel_pool.pool import urllib3 as door
+from otel_pool.pool import urllib3_hook
+from otel_pool.pool.urllib3_acquisition import PooledAcquisition
+from otel_pool.pool.urllib3_pools import HostPool
+from tests.pool.urllib3_support import at_once, served
+from tests.support.telemetry import Telemetry
+
+QUEUE = "http.client.request.time_in_queue"
+
+
+class BrokenStepError(Exception):
+    """What the steps below raise."""
+
+
+STEPS = [
+    (HostPool, "destination"),
+    (HostPool, "take_out"),
+    (HostPool, "take_back"),
+    (PooledAcquisition, "__init__"),
+    (PooledAcquisition, "queued"),
+    (PooledAcquisition, "dequeued"),
+    (PooledAcquisition, "connecting"),
+    (PooledAcquisition, "stands"),
+    (PooledAcquisition, "goes_out"),
+    (PooledAcquisition, "comes_back"),
+]
+
+
+@pytest.mark.parametrize(("owner", "step"), STEPS, ids=lambda value: getattr(value, "__name__", value))
+def test_a_step_that_fails_turns_the_hook_off_with_one_line_and_the_calls_go_on(
+    threads_seen: Telemetry,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    owner: type,
+    step: str,
+) -> None:
+    """Case pool 28."""
+
+    def broken(*_args: object, **_kwargs: object) -> None:
+        raise BrokenStepError
+
+    monkeypatch.setattr(owner, step, broken)
+    with served(0.02) as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1, block=True) as pool:
+        answers = at_once(4, lambda: pool.request("GET", "/").data)
+        assert answers == [b"answer"] * 4
+        assert server.in_flight_peak == 1
+        assert pool.pool is not None
+        assert pool.pool.qsize() == 1
+    lines = [record for record in caplog.records if record.name == urllib3_hook.__name__]
+    assert len(lines) == 1
+    assert "requests go on without it" in lines[0].getMessage()
+    assert lines[0].exc_info is not None
+
+
+@pytest.mark.parametrize("step", ["gives_up", "comes_back_broken"])
+def test_a_step_that_fails_under_an_error_leaves_the_callers_error_alone(
+    threads_seen: Telemetry, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def broken(*_args: object, **_kwargs: object) -> None:
+        raise BrokenStepError
+
+    monkeypatch.setattr(PooledAcquisition, step, broken)
+    with served() as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1, block=True) as pool:
+        held = pool.request("GET", "/stream", preload_content=False)
+        with pytest.raises(EmptyPoolError):
+            pool.urlopen("GET", "/", pool_timeout=0.01, retries=False)
+        held.close()
+    with urllib3.HTTPConnectionPool("127.0.0.1", server.port) as pool, pytest.raises(HTTPError) as caught:
+        pool.request("GET", "/", retries=False)  # nobody listens there any more
+    assert not isinstance(caught.value, BrokenStepError)
+
+
+def test_a_pool_timeout_that_is_no_number_raises_what_urllib3_raises(threads_seen: Telemetry) -> None:
+    with urllib3.HTTPConnectionPool("127.0.0.1", 1, maxsize=1, block=True) as pool:
+        pool._get_conn()
+        with pytest.raises(TypeError):
+            pool._get_conn(timeout="soon")  # type: ignore[arg-type]
+        assert not threads_seen.collect().find(QUEUE, error__type="BrokenStepError")
+
+
+def test_an_excluded_host_is_not_measured(telemetry: Telemetry) -> None:
+    ours = Urllib3PoolInstrumentor()
+    ours.instrument(meter_provider=telemetry.meter_provider, excluded_hosts=["127.0.0.1"])
+    try:
+        with served() as server, requests.Session() as session:
+            session.get(server.url)
+            session.get(f"http://localhost:{server.port}/")
+    finally:
+        exported = telemetry.collect()
+        ours.uninstrument()
+    assert exported.one(QUEUE).attributes["server.address"] == "localhost"
+
+
+def test_a_version_below_the_oldest_is_declined_with_one_line(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = vars(urllib3.HTTPConnectionPool)["_get_conn"]
+    monkeypatch.setattr(door, "version", lambda: (1, 25))
+    ours = Urllib3PoolInstrumentor()
+    ours.instrument(meter_provider=telemetry.meter_provider)
+    ours.uninstrument()
+    assert vars(urllib3.HTTPConnectionPool)["_get_conn"] is before
+    assert ["below 1.26" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_failure_to_start_is_logged_and_not_raised(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_args: object) -> None:
+        raise BrokenStepError
+
+    monkeypatch.setattr(door, "open_books", broken)
+    ours = Urllib3PoolInstrumentor()
+    ours.instrument(meter_provider=telemetry.meter_provider)
+    ours.uninstrument()
+    assert "requests go on without it" in caplog.text
+
+
+@pytest.fixture
+def everything_said(threads_seen: Telemetry, caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    said: list[str] = []
+    with caplog.at_level(logging.DEBUG, "otel_pool"):
+        yield said
+    exported = threads_seen.collect()
+    said.extend(json.dumps(dict(p.attributes)) for points in exported.points.values() for p in points)
+    said.extend(span.to_json() for span in threads_seen.spans("HTTP"))
+    said.extend(record.getMessage() for record in caplog.records if record.name.startswith("otel_pool"))
+    assert len(said) > 10
+    assert not [text for text in said if "s3cret" in text]
+
+
+def test_no_secret_of_a_url_a_header_or_a_proxy_is_said(everything_said: list[str]) -> None:
+    """Case pool 27; the fixture looks through all that was said."""
+    with served() as server, requests.Session() as session:
+        session.mount("http://", HTTPAdapter(pool_maxsize=1))
+        session.headers["Authorization"] = "Bearer s3cret"
+        session.get(f"http://user:s3cret@127.0.0.1:{server.port}/?key=s3cret")
+        session.proxies["http"] = f"http://user:s3cret@127.0.0.1:{server.port}"
+        for _ in range(8):
+            at_once(4, lambda: session.get("http://engine.invalid/s3cret"))

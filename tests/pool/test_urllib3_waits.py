@@ -1,0 +1,137 @@
+"""The wait for a connection: with `block=True` it is seen on every way out, with `block=False` there is none."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import ClosedPoolError, EmptyPoolError
+
+from tests.pool.urllib3_support import at_once, release, served, until
+from tests.support.telemetry import Telemetry
+
+pytestmark = pytest.mark.usefixtures("threads_seen")
+
+QUEUE = "http.client.request.time_in_queue"
+USE = "otel_pool.connection.use_time"
+PENDING = "otel_pool.connection.pending_requests"
+TIMEOUTS = "otel_pool.connection.timeouts"
+
+
+def test_three_threads_on_one_connection_wait_0_50_and_100_ms(telemetry: Telemetry) -> None:
+    """Case pool 19."""
+    with served(0.05) as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1, block=True) as pool:
+        at_once(3, lambda: pool.request("GET", "/").data)
+        exported = telemetry.collect()
+        assert server.in_flight_peak == 1
+    waits = exported.one(QUEUE)
+    assert waits.count == 3
+    # One does not wait, one waits for one answer of the server, one for two: 0 + 1 + 2 of the three that it gave.
+    assert waits.min == 0
+    assert waits.sum >= 0.95 * server.busy_seconds
+    assert waits.max >= 0.1
+    assert exported.value(f"{PENDING}.peak") == 2
+    assert exported.value(PENDING) == 0
+    assert exported.value("otel_pool.connection.active.peak") == 1
+    assert exported.value("otel_pool.connection.created") == len(server.connections) == 1
+    assert exported.value("otel_pool.connection.reused") == 2
+    assert exported.value("otel_pool.connection.max_per_host") == 1
+    assert "otel_pool.connection.retained_max" not in exported.names
+
+
+def test_a_call_of_requests_that_waits_for_ever_is_pending_and_ages(telemetry: Telemetry) -> None:
+    """Case pool 20: requests gives no pool timeout, so nothing but the gauges can tell of this wait."""
+    with served() as server, requests.Session() as session:
+        session.mount("http://", HTTPAdapter(pool_maxsize=1, pool_block=True))
+        threads = [threading.Thread(target=session.get, args=(f"{server.url}hold",)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        until(lambda: server.in_flight == 1 and telemetry.collect().total(PENDING) == 1)
+        time.sleep(0.3)
+        exported = telemetry.collect()
+        assert exported.total(QUEUE) == 1  # only that of the call that has the connection
+        assert exported.value(PENDING) == 1
+        assert exported.value("otel_pool.connection.oldest_pending.age") >= 0.3
+        assert exported.value("otel_pool.connection.oldest_active.age") >= 0.3
+        assert exported.value("http.client.open_connections", http__connection__state="active") == 1
+        release(server)
+        for thread in threads:
+            thread.join(10)
+        exported = telemetry.collect()
+    assert exported.value(PENDING) == 0
+    assert exported.one(QUEUE).count == 2
+    assert exported.one(QUEUE).max >= 0.3
+
+
+def test_a_call_that_waits_in_vain_is_recorded_with_its_wait_and_error(telemetry: Telemetry) -> None:
+    with served() as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1, block=True) as pool:
+        held = pool.request("GET", "/stream", preload_content=False)
+        with pytest.raises(EmptyPoolError):
+            pool.urlopen("GET", "/", pool_timeout=0.2, retries=False)
+        exported = telemetry.collect()
+        held.close()
+    failed = exported.one(QUEUE, error__type="EmptyPoolError")
+    assert (failed.count, failed.sum >= 0.2) == (1, True)
+    assert exported.value(TIMEOUTS, otel_pool__connection__phase="queued") == 1
+    assert exported.value(PENDING) == 0
+    assert exported.value(f"{PENDING}.peak") == 1
+
+
+def test_a_pool_timeout_of_zero_is_refused_without_a_wait(telemetry: Telemetry) -> None:
+    with served() as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1, block=True) as pool:
+        held = pool.request("GET", "/stream", preload_content=False)
+        with pytest.raises(EmptyPoolError):
+            pool._get_conn(timeout=0)
+        exported = telemetry.collect()
+        held.close()
+    assert exported.one(QUEUE, error__type="EmptyPoolError").sum == 0
+    assert exported.value(f"{PENDING}.peak") == 0
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_a_closed_pool_is_recorded_as_the_error_it_is(telemetry: Telemetry, block: bool) -> None:
+    with served() as server:
+        pool = urllib3.HTTPConnectionPool("127.0.0.1", server.port, block=block)
+        pool.close()
+        with pytest.raises(ClosedPoolError):
+            pool.request("GET", "/")
+    assert telemetry.collect().one(QUEUE, error__type="ClosedPoolError").sum == 0
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_a_call_that_finds_a_connection_waits_zero_and_is_never_pending(telemetry: Telemetry, block: bool) -> None:
+    with served() as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=2, block=block) as pool:
+        for _ in range(5):
+            pool.request("GET", "/")
+        exported = telemetry.collect()
+    assert (exported.one(QUEUE).count, exported.one(QUEUE).sum) == (5, 0)
+    assert exported.value(f"{PENDING}.peak") == 0
+    assert exported.value("otel_pool.connection.created") == 1
+    assert exported.value("otel_pool.connection.reused") == 4
+    assert exported.one(USE).count == 5
+
+
+def test_the_wait_and_the_use_are_spans_below_the_callers(telemetry: Telemetry) -> None:
+    with served(0.1) as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1, block=True) as pool:
+
+        def call() -> None:
+            with telemetry.tracer.start_as_current_span("caller"):
+                pool.request("GET", "/")
+
+        at_once(2, call)
+    (wait,) = telemetry.spans("HTTP wait_for_connection")
+    (use,) = telemetry.spans("HTTP use_connection")
+    callers = {span.context.span_id for span in telemetry.spans("caller")}
+    assert wait.name == f"HTTP wait_for_connection 127.0.0.1:{server.port}"
+    assert wait.parent is not None
+    assert use.parent is not None
+    assert wait.parent.span_id == use.parent.span_id
+    assert wait.parent.span_id in callers
+    assert wait.attributes is not None
+    assert wait.attributes["otel_pool.library"] == "urllib3"
+    assert (wait.end_time or 0) - (wait.start_time or 0) >= 0.09e9
+    assert (use.end_time or 0) - (use.start_time or 0) >= 0.09e9

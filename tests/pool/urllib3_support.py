@@ -1,0 +1,98 @@
+"""What tests of threads need: the same real server, on a loop in a thread of its own, and servers with one fault."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tests.support.servers import Delay, serving
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@contextlib.contextmanager
+def served(delay: float = 0.0, **kwargs: Any) -> Iterator[Delay]:
+    """`serving()` on a loop in a thread of its own. `release` is set at the end."""
+    ready: list[Delay] = []
+    started = threading.Event()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def run() -> None:
+        async with serving(delay, **kwargs) as server:
+            server.loop = loop  # type: ignore[attr-defined]
+            ready.append(server)
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
+    thread.start()
+    started.wait(10)
+    try:
+        yield ready[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()
+
+
+def release(server: Delay) -> None:
+    """Let what the server holds end; from any thread."""
+    server.loop.call_soon_threadsafe(server.release.set)  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def one_fault(answers: list[bytes]) -> Iterator[int]:
+    """A port whose n-th connection is sent the n-th of `answers` after its first request, and is then closed.
+
+    Without `Connection: close` in it, an answer leaves the client with a connection that it believes it may reuse.
+    """
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        for answer in answers:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(65_536)
+                if answer:
+                    connection.sendall(answer)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        # Closing alone does not wake a thread that accepts.
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+
+
+def at_once(threads: int, call: Callable[[], object]) -> list[Any]:
+    """`call` on each of `threads` threads, all let go at the same time; its results."""
+    barrier = threading.Barrier(threads)
+
+    def run() -> object:
+        barrier.wait(10)
+        return call()
+
+    with ThreadPoolExecutor(threads) as executor:
+        return [future.result(60) for future in [executor.submit(run) for _ in range(threads)]]
+
+
+def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait until `condition()` is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.005)
