@@ -99,13 +99,15 @@ async def _calls(engine: str, otlp: str) -> None:
     async with Process("proxy", [*command, "--workers", "2", "--port", "0", "--limit", "4"], environ) as proxy:
         port = (await proxy.announced(r"proxy on [^ ]+:([0-9]+): "))[1]
         await proxy.announced("(?s)worker takes calls.*worker takes calls")
-        async with aiohttp.ClientSession() as session:
-            url = f"http://127.0.0.1:{port}/v1/completions"
-            answers = await asyncio.gather(
-                *(session.post(url, json={"model": "m", "prompt": "hello", "max_tokens": 1}) for _ in range(CALLS))
-            )
-            assert {answer.status for answer in answers} == {200}
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            assert set(await asyncio.gather(*(_complete(session) for _ in range(CALLS)))) == {200}
         await proxy.stop()
+
+
+async def _complete(session: aiohttp.ClientSession) -> int:
+    async with session.post("/v1/completions", json={"model": "m", "prompt": "hello", "max_tokens": 1}) as answer:
+        await answer.read()
+        return answer.status
 
 
 async def _page_with(url: str, holds: Callable[[list[Sample]], bool]) -> list[Sample]:
