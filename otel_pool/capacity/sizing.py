@@ -132,10 +132,14 @@ def _effective(division: model.Division) -> int | None:
 
 
 def _urllib3_limits(plan: Plan) -> tuple[int | None, int | None]:
-    """urllib3 has no total: a `limit` there is its pool's size, which bounds what it keeps and not what it opens."""
+    """urllib3 has no total: a `limit` there is its pool's size, which bounds what it keeps and not what it opens.
+
+    A `limit_per_host` is a pool with block=True, which keeps all that it opens.
+    """
     retain = plan.retain
-    if retain is None and plan.limit is not None:
-        retain = model.divide(plan.limit, plan.workers if plan.scope == "aggregate" else 1).per_worker
+    size = plan.limit or plan.limit_per_host
+    if retain is None and size is not None:
+        retain = model.divide(size, plan.workers if plan.scope == "aggregate" else 1).per_worker
     return None, retain
 
 

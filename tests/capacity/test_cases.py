@@ -90,6 +90,9 @@ CASES = {
     "case_12_urllib3_pool_size_is_what_it_keeps": Case(
         "--client urllib3 --limit 10 --concurrency 64", {"RETAIN": (10, 64, 6.4)}, ("TOTAL", "PORT")
     ),
+    "case_12_a_blocking_urllib3_pool_queues_and_keeps_all_it_opens": Case(
+        "--client urllib3 --limit-per-host 10 --concurrency 64", {"HOST": (10, 64, 6.4)}, ("RETAIN", "TOTAL")
+    ),
     "case_13_retain_6": Case(
         "--retain 2 --concurrency 8 --limit 8", {"RETAIN": (2, 8, 4.0)}, words="6 reconnects per burst"
     ),
@@ -122,7 +125,9 @@ CASES = {
         ("TOTAL",),
         host="--nofile 1024:524288 --port-range 32768-60999",
     ),
-    "case_19_timewait_470_a_second": Case("--rate 600 --retain 0 --engines 1", {"TIMEWAIT": (470, 600, 1.28)}),
+    "case_19_timewait_470_a_second": Case(
+        "--rate 600 --retain 0 --engines 1", {"TIMEWAIT": (470, 600, 1.28)}, ("RETAIN",)
+    ),
     "case_20_keepalive_15_above_5": Case("--keepalive 15 --server-keepalive 5", {"KEEPALIVE": (5, 15, 3.0)}),
     "case_20_aiohttp_keeps_15_by_default": Case("--server-keepalive 5", {"KEEPALIVE": (5, 15, 3.0)}),
     "case_21_three_replicas_of_4_slots_on_4_seats": Case(

@@ -78,10 +78,10 @@ def _calls(sizing: Sizing) -> str:
 def _queue(sizing: Sizing) -> str:
     if sizing.wait is not None and math.isinf(sizing.wait):
         return f", and ever more: the load per connection is {shown(sizing.utilisation)}, the wait is unbounded"
-    longest = sizing.wait or 0.0
-    if sizing.burst is not None and sizing.plan.service is not None:
-        longest = max(longest, sizing.burst - sizing.plan.service)
-    return f", for {shown(longest)} s" if longest else ""
+    said = f", for {shown(sizing.wait)} s on average" if sizing.wait else ""
+    if sizing.burst is not None and sizing.plan.service is not None and sizing.burst > sizing.plan.service:
+        said += f", and the last of a burst for {shown(sizing.burst - sizing.plan.service)} s"
+    return said
 
 
 def zero(sizing: Sizing) -> Iterator[Finding]:
@@ -176,7 +176,7 @@ def retain(sizing: Sizing) -> Iterator[Finding]:
     """RETAIN: a pool that keeps fewer connections than it uses makes them anew; it does not queue."""
     keeps = sizing.retain
     need = sizing.hot_connections if sizing.library.retain_scope == "host" else sizing.connections
-    if keeps is None or need is None or need <= keeps:
+    if sizing.demand is None or keeps is None or need is None or need <= keeps:
         return
     need = math.ceil(need)
     message = (
