@@ -14,7 +14,7 @@ from otel_pool.capacity.findings.finding import shown
 from otel_pool.capacity.gauges import open_descriptors
 from otel_pool.capacity.options import parse
 from otel_pool.capacity.plan import Layer
-from otel_pool.capacity.report import headline
+from otel_pool.capacity.report import collision
 from otel_pool.capacity.settings import CapacitySettings
 from otel_pool.capacity.sizing import Sizing
 from otel_pool.capacity.workers import Workers
@@ -74,4 +74,4 @@ def _limit(limit: int) -> str:
 
 def sentence(finding: Finding) -> str:
     """A finding as one line of a log."""
-    return f"{headline(finding)}: {finding.message}; {finding.remedy}"
+    return f"{collision(finding)}: {finding.message}; {finding.remedy}"

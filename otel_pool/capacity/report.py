@@ -127,13 +127,14 @@ def as_text(figures: Sequence[Figure], findings: Sequence[Finding]) -> str:
 
 def headline(finding: Finding) -> str:
     """Severity, code, and the two numbers: `WARNING TOTAL 2.0:1 (256 against 512)`."""
+    return f"{finding.severity.upper()} {collision(finding)}"
+
+
+def collision(finding: Finding) -> str:
+    """Code and the two numbers: `TOTAL 2.0:1 (256 against 512)`."""
     ratio = "" if finding.ratio is None else f" {proportion(finding.ratio)}"
-    numbers = (
-        ""
-        if finding.have is None and finding.need is None
-        else f" ({shown(finding.have)} against {shown(finding.need)})"
-    )
-    return f"{finding.severity.upper()} {finding.code}{ratio}{numbers}"
+    unknown = finding.have is None and finding.need is None
+    return f"{finding.code}{ratio}" + ("" if unknown else f" ({shown(finding.have)} against {shown(finding.need)})")
 
 
 def _row(figure: Figure, width: int) -> str:

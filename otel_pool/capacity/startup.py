@@ -25,7 +25,7 @@ from otel_pool.capacity.host import read_host
 from otel_pool.capacity.installed import with_installed_aiohttp
 from otel_pool.capacity.live import Watch, advice
 from otel_pool.capacity.plan import build
-from otel_pool.capacity.report import as_text, figures, headline
+from otel_pool.capacity.report import as_text, collision, figures
 from otel_pool.capacity.settings import CapacitySettings
 from otel_pool.capacity.sizing import size
 from otel_pool.capacity.workers import count_workers, family_of
@@ -139,7 +139,7 @@ class _Report:
             for finding in findings:
                 _logger.warning("%s", sentence(finding))
         else:
-            _logger.info("%s; findings: %s", line, ", ".join(map(headline, findings)) or "none")
+            _logger.info("%s; findings: %s", line, ", ".join(map(collision, findings)) or "none")
 
     def _watch(self) -> None:
         watch = Watch()

@@ -59,7 +59,9 @@ def test_a_command_in_the_docs_says_what_they_show(options: list[str], lines: li
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_gives_the_whole_numbers_that_the_page_shows(name: str, tmp_path: Path) -> None:
     program, shown = EXPERIMENTS[name]
-    (tmp_path / f"{name}.py").write_text(program)
+    shorter = program.replace("SERVICE, CALLERS, SECONDS = 0.25, 24, 2.2", "SERVICE, CALLERS, SECONDS = 0.25, 24, 0.4")
+    assert (shorter != program) == (name == "little")  # rates are not compared, so that one need not take its time
+    (tmp_path / f"{name}.py").write_text(shorter)
     run = program.splitlines()[0].removeprefix("# run: ")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     result = subprocess.run(

@@ -20,6 +20,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from otel_pool.capacity import startup
+from otel_pool.capacity.live import Watch
 from otel_pool.capacity.startup import CapacityReportInstrumentor, engine_room, feed_engine_room
 from otel_pool.names import capacity as names
 from otel_pool.pool.aiohttp import AiohttpPoolInstrumentor
@@ -94,7 +95,7 @@ async def test_the_first_call_makes_one_record_and_one_warning_per_finding(
     assert "3 in OTEL_POOL_ENGINES" in report
     assert "per worker\n" in report  # the table
     warnings = [record.getMessage() for record in ours if record.levelno == logging.WARNING]
-    assert any(message.startswith("WARNING TOTAL 2.0:1 (256 against 512): ") for message in warnings)
+    assert any(message.startswith("TOTAL 2.0:1 (256 against 512): ") for message in warnings)
 
 
 async def test_gauges_say_configured_effective_demand_and_ratio(
@@ -131,6 +132,29 @@ async def test_gauges_say_configured_effective_demand_and_ratio(
     assert collected["otel_pool.capacity.engine_room", ""] == 7
     assert collected["otel_pool.capacity.demand", "descriptors"] > 3
     assert {name for name, _ in collected} == {metric.name for metric in names.METRICS}
+
+
+@pytest.mark.parametrize(
+    ("room", "says"),
+    [(None, "set limit to 12 per worker"), (2, "set limit to 6 per worker"), (0, "do not raise limit")],
+)
+async def test_demand_that_stays_above_the_limit_is_said_once_with_what_to_do(
+    provider: tuple[MeterProvider, InMemoryMetricReader],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    room: int | None,
+    says: str,
+) -> None:
+    monkeypatch.setattr(startup, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(startup, "Watch", lambda: Watch(patience=0.2))
+    request.addfinalizer(feed_engine_room(lambda: room))
+    with caplog.at_level(logging.WARNING, LOGGER):
+        CapacityReportInstrumentor().instrument(meter_provider=provider[0])
+        await call(limit=4, calls=12, hold=0.5)
+    (said,) = [record.getMessage() for record in caplog.records if "demand is" in record.getMessage()]
+    assert "12 requests and aiohttp's limit is 4 connections in this worker, 3.0:1" in said
+    assert says in said
 
 
 def test_the_engines_room_is_known_only_when_all_know_theirs() -> None:
@@ -246,6 +270,43 @@ def test_without_code_one_process_of_a_group_prints_the_table_and_the_others_one
         assert log.count("connection pool capacity: aiohttp total limit 64 (192 in all)") == 1, log
         assert "workers 3 (OTEL_POOL_WORKERS)" in log
     assert sum("per worker\n" in log for log in logs) == 1
+
+
+FORKING = """
+import asyncio, logging, os, sys
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+import aiohttp
+from aiohttp import web
+
+async def call():
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=8)) as session:
+        async with session.get(f"http://127.0.0.1:{runner.addresses[0][1]}/") as response:
+            await response.read()
+        await asyncio.sleep(0.3)
+    await runner.cleanup()
+
+asyncio.run(call())  # as a preloading server does before it forks
+print("child", flush=True, file=sys.stderr)
+child = os.fork()
+asyncio.run(call())
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_speaks_for_itself_once_and_its_parent_not_again(tmp_path: Path) -> None:
+    script = tmp_path / "forking.py"
+    script.write_text(FORKING)
+    log = _zero_code(script, OTEL_POOL_CAPACITY_CONCURRENCY="16").communicate()[1]
+    before, _, after = log.partition("child\n")
+    assert before.count("connection pool capacity: ") == 1, log
+    assert after.count("connection pool capacity: ") == 1, log
+    assert log.count("WARNING TOTAL 2.0:1 (8 against 16)") == 2
 
 
 def test_without_code_and_switched_off_nothing_is_said(tmp_path: Path) -> None:

