@@ -51,12 +51,16 @@ async def test_a_stale_connection_that_is_retried_is_two_acquisitions(instrument
     server = await asyncio.start_server(close_after_one, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:
+        retried = True
         for _ in range(2):
-            async with session.get(f"http://127.0.0.1:{port}/") as response:
-                assert await response.text() == "ok"
+            try:
+                async with session.get(f"http://127.0.0.1:{port}/") as response:
+                    assert await response.text() == "ok"
+            except aiohttp.ServerDisconnectedError:
+                retried = False  # before aiohttp 3.10 the caller must try again
         exported = instrumented.collect()
-        assert (exported.one(QUEUE).count, accepted) == (3, 2)
-        assert exported.value("otel_pool.connection.created") == 2
+        assert (exported.one(QUEUE).count, accepted) == ((3, 2) if retried else (2, 1))
+        assert exported.value("otel_pool.connection.created") == accepted
         assert exported.value("otel_pool.connection.reused") == 1
     server.close()
 
@@ -90,6 +94,8 @@ async def test_a_unix_socket_is_measured(instrumented: Telemetry, tmp_path: Path
     assert (point.count, point.attributes["server.address"]) == (1, "engine")
 
 
+# aiohttp 3.9 leaves the TLS transport of a tunnel to the garbage collector.
+@pytest.mark.filterwarnings("ignore:.*_SSLProtocolTransport:pytest.PytestUnraisableExceptionWarning")
 async def test_a_connect_proxy_is_one_acquisition_of_the_target(instrumented: Telemetry) -> None:
     """Case pool 24: TLS to the target through a tunnel."""
     authority = trustme.CA()
@@ -100,6 +106,7 @@ async def test_a_connect_proxy_is_one_acquisition_of_the_target(instrumented: Te
         url = f"https://127.0.0.1:{server.port}/"
         async with session.get(url, proxy=f"http://127.0.0.1:{proxy.port}", ssl=client) as response:
             assert await response.text() == "answer"
+    gc.collect()
     assert (proxy.requests, server.requests) == (1, 1)
     exported = instrumented.collect()
     point = exported.one(QUEUE)

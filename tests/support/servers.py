@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import trustme
@@ -142,9 +142,9 @@ async def silent() -> AsyncIterator[int]:
         await asyncio.sleep(0)
 
 
-async def until(condition: object, seconds: float = 5.0) -> None:
-    """Wait until `condition()` is true."""
-    assert callable(condition)
-    async with asyncio.timeout(seconds) if hasattr(asyncio, "timeout") else contextlib.AsyncExitStack():
-        while not condition():
-            await asyncio.sleep(0.005)
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait until `condition()` is true; fail after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        await asyncio.sleep(0.005)
