@@ -65,3 +65,12 @@ def matrix(session: nox.Session, aiohttp: str, urllib3: str) -> None:
 @nox.session(python=PYTHONS)
 def everything(session: nox.Session) -> None:
     _run(session, AIOHTTP[-1], URLLIB3[-1], "tests", "-m", "not vllm")
+
+
+@nox.session
+def trl(session: nox.Session) -> None:
+    """TRL's own client, in an environment of its own under the user's cache directory."""
+    groups = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "test")
+    session.install("-e", ".[all]", *groups)
+    session.run("python", "-m", "tests.pool.urllib3_trl.environment")
+    session.run("pytest", "-q", "tests/pool/test_urllib3_trl.py", *session.posargs)

@@ -12,7 +12,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import ProtocolError
 
 from otel_pool.pool import urllib3_advice
-from tests.pool.urllib3_support import ANSWER, at_once, one_fault, served
+from tests.pool.urllib3_support import ANSWER, held_at_once, one_fault, served
 from tests.support.telemetry import Exported, Telemetry
 
 pytestmark = pytest.mark.usefixtures("threads_seen")
@@ -31,13 +31,12 @@ def discards(exported: Exported) -> dict[str, int]:
 def two_batches(telemetry: Telemetry, pool_maxsize: int) -> tuple[list[int], Exported]:
     """64 threads, twice; the connections that the server saw after each batch."""
     seen = []
-    with served(0.25) as server, requests.Session() as session:
+    with served() as server, requests.Session() as session:
         session.mount("http://", HTTPAdapter(pool_maxsize=pool_maxsize))
         for _ in range(2):
-            at_once(64, lambda: session.get(server.url).content)
+            held_at_once(server, 64, lambda url: session.get(url).content)
             seen.append(len(server.connections))
         exported = telemetry.collect()
-        assert server.in_flight_peak == 64
         assert exported.value(CREATED) == seen[1]
         assert exported.value(REUSED) == 128 - seen[1]
     return seen, exported
@@ -74,11 +73,11 @@ def test_64_threads_on_a_pool_of_64_throw_nothing_away(telemetry: Telemetry, cap
 def test_a_pool_is_advised_once_and_a_process_once_a_minute(
     telemetry: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING), served(0.05) as server:
+    with caplog.at_level(logging.WARNING), served() as server:
         for _ in range(2):
             with urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1) as pool:
                 for _ in range(6):
-                    at_once(4, lambda pool=pool: pool.request("GET", "/").data)  # type: ignore[misc]
+                    held_at_once(server, 4, lambda url, pool=pool: pool.request("GET", url).data)  # type: ignore[misc]
     assert len([record for record in caplog.records if record.name == urllib3_advice.__name__]) == 1
     # 4 out, 1 kept: 3 are thrown away by each of 6 batches of 2 pools.
     assert discards(telemetry.collect()) == {"pool_full": 36}

@@ -47,6 +47,18 @@ def release(server: Delay) -> None:
     server.loop.call_soon_threadsafe(server.release.set)  # type: ignore[attr-defined]
 
 
+def held_at_once(server: Delay, threads: int, call: Callable[[str], object]) -> None:
+    """`call` with a URL on each of `threads` threads; the server answers none before all of them are there."""
+    loop: asyncio.AbstractEventLoop = server.loop  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(threads) as executor:
+        calls = [executor.submit(call, f"{server.url}hold") for _ in range(threads)]
+        until(lambda: server.in_flight == threads, 60)
+        release(server)
+        for each in calls:
+            each.result(60)
+    loop.call_soon_threadsafe(server.release.clear)
+
+
 @contextlib.contextmanager
 def one_fault(answers: list[bytes]) -> Iterator[int]:
     """A port whose n-th connection is sent the n-th of `answers` after its first request, and is then closed.

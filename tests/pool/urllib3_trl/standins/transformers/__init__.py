@@ -1,0 +1,1 @@
+"""A stand-in: the client imports one helper of transformers, for tools, which the test does not use."""
