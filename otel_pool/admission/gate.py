@@ -149,6 +149,10 @@ class Gate:
             times.append(self._probes.next_at)
         return min(times)
 
+    def worked(self) -> None:
+        """A byte of some answer came."""
+        self._progress = True
+
     def progressed(self) -> bool:
         """Whether a request of ours got a byte or ended since the last scrape."""
         return self._progress
@@ -201,6 +205,7 @@ class Gate:
         return settled
 
     def _park(self, ticket: Ticket, *, front: bool = False) -> None:
+        ticket.parked = True
         ticket.position = 0 if front else self.queue.ahead(ticket.ask.priority)
         self.queue.push(ticket, front=front)
         self._deadlines.add(ticket)

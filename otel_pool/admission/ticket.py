@@ -94,8 +94,8 @@ class Ticket:
     """A request at the gate. `state`, `lease` and `reason` are changed by the gate alone."""
 
     __slots__ = (
-        "__weakref__", "arrived_at", "ask", "deadline", "lease", "long", "number", "position", "reason", "rounds",
-        "settled_at", "state", "waiter",
+        "__weakref__", "arrived_at", "ask", "deadline", "lease", "long", "number", "parked", "position", "reason",
+        "rounds", "settled_at", "state", "waiter",
     )  # fmt: skip
 
     def __init__(self, ask: Ask, number: int, arrived_at: float, deadline: float, *, long: bool) -> None:
@@ -109,6 +109,8 @@ class Ticket:
         self.state = State.WAITING
         self.lease: Lease | None = None
         self.reason: Reason | None = None
+        #: Whether it ever waited.
+        self.parked = False
         #: Requests that stood before it when it was parked; 0 when it was not.
         self.position = 0
         #: Times that the engine itself refused it.

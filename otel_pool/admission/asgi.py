@@ -1,0 +1,181 @@
+"""The gate as ASGI middleware: for FastAPI, Starlette and any other ASGI application.
+
+    app.add_middleware(AdmissionMiddleware, engines="llama=http://10.0.0.1:8000")
+
+POST requests to inference paths are read up to the bound on bodies, decided on, and passed on with their body as it
+came. All else passes untouched. It does not choose an engine, and changes no answer of the application but two: an
+error after the 200 that a parked stream was given becomes an error frame, and, with `repark`, a 503 runs the
+application again. The latter is off by default, as this module cannot know whether that is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from otel_pool.admission.asgi_answer import Answer
+from otel_pool.admission.asgi_client import BodyTooLargeError, Client, ClientLeftError, header_of
+from otel_pool.admission.controller import Controller
+from otel_pool.admission.driver import Passage
+from otel_pool.admission.metrics import WaitSpans
+from otel_pool.admission.parking import park
+from otel_pool.admission.request import Peek, peek
+from otel_pool.admission.responses import keep_alive
+from otel_pool.admission.runtime import Urls
+from otel_pool.admission.settings import MAX_BODY_BYTES
+from otel_pool.admission.ticket import Priority, Reason, State
+from otel_pool.admission.wiring import instrument
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+EngineOf = Callable[[Scope, Peek], "str | None"]
+PriorityOf = Callable[[Scope, Peek], "str | None"]
+
+#: In the scope of a request that is led through a gate: an application inside another must not gate it again.
+_GATED = "otel_pool.gated"
+
+
+class AdmissionMiddleware:
+    """Holds requests back until their engine has room.
+
+    Settings are keywords with the names of `AdmissionSettings`' fields (`engines`, `max_inflight`, ...), then the
+    environment (`OTEL_POOL_ADMISSION_*`). Without engines it does nothing at all.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        controller: Controller | None = None,
+        engine_of: EngineOf | None = None,
+        priority_of: PriorityOf | None = None,
+        **settings: object,
+    ) -> None:
+        """`engine_of` names the engine's base URL, so that the gate holds per engine; None leaves it to the settings.
+
+        `priority_of` gives "high", "normal" or "batch". A `controller` brings its own settings and telemetry.
+        """
+        self.app = app
+        self._engine_of, self._priority_of = engine_of, priority_of
+        self.controller = controller or Controller.from_environment(settings, classes=priority_of is not None)
+        self._spans: WaitSpans | None = None
+        if self.controller.enabled or engine_of is not None:
+            self._spans = instrument(self.controller)
+
+    def __repr__(self) -> str:
+        return f"<AdmissionMiddleware: {self.controller!r}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI connection."""
+        if self._spans is None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        elif self._holds(scope):
+            await self._gate({**scope, _GATED: True}, Client(receive, send))
+        else:
+            await self.app(scope, receive, send)
+
+    def _holds(self, scope: Scope) -> bool:
+        if scope["type"] != "http" or _GATED in scope:
+            return False
+        return self.controller.is_inference(scope["method"], scope["path"])
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.controller.runtime()
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            await self.controller.stop()
+
+    async def _gate(self, scope: Scope, client: Client) -> None:
+        try:
+            body = await client.read_body(header_of(scope, "content-length"), self.controller.settings.max_body_bytes)
+        except BodyTooLargeError:
+            await client.refuse(self.controller.responses.refusal(Reason.BODY_TOO_LARGE, self._too_large()))
+            self.controller.body_refused()
+            return
+        except ClientLeftError:
+            return
+        found = self._passage(scope, body)
+        if found is None:
+            await self.app(scope, client.receive, client.send)
+            return
+        look, passage = found
+        try:
+            with passage:
+                await self._pass(scope, client, look, passage)
+        finally:
+            client.close()
+
+    def _passage(self, scope: Scope, body: bytes) -> tuple[Peek, Passage] | None:
+        """The request's way through its gate; None when none stands before it, or when asking for it failed."""
+        try:
+            look = peek(body, header_of(scope, "content-type"), header_of(scope, "content-encoding"))
+            urls = self._urls(scope, look)
+            if urls is None:
+                return None
+            word = self._priority_of(scope, look) if self._priority_of is not None else None
+            priority = Priority(word) if word else None
+            ask = self.controller.ask(look, len(body), lambda name: header_of(scope, name), priority)
+            passage = self.controller.passage(urls, ask)
+        except Exception as error:  # noqa: BLE001 - told by the controller
+            self.controller.failed(error)
+            return None
+        return None if passage is None else (look, passage)
+
+    def _urls(self, scope: Scope, look: Peek) -> Urls | None:
+        url = self._engine_of(scope, look) if self._engine_of is not None else None
+        return (url.rstrip("/"),) if url else self.controller.engines_of(look)
+
+    async def _pass(self, scope: Scope, client: Client, look: Peek, passage: Passage) -> None:
+        settings = self.controller.settings
+        client.keep_body = settings.repark
+        while await self._settled(scope, client, look, passage):
+            self._span(scope, passage)
+            reason = passage.refused_for
+            if reason is not None:
+                await client.refuse(self.controller.responses.refusal(reason))
+                return
+            answer = Answer(client, passage, hold_503=settings.repark)
+            await self._run(scope, client, answer)
+            if not answer.engine_refused:
+                return
+            client.rewind()
+            passage.engine_refused()
+        self._span(scope, passage)
+
+    async def _settled(self, scope: Scope, client: Client, look: Peek, passage: Passage) -> bool:
+        """Wait for the decision; False when the client left."""
+        if passage.is_settled():
+            return True
+        settings = self.controller.settings
+        frame = keep_alive(settings.heartbeat_style, scope["path"], look.model) if look.stream else b""
+        every = settings.heartbeat_seconds if frame else 0.0
+        stayed = await park(passage, client.gone(), every, lambda: client.beat(frame))
+        if not stayed:
+            passage.finish()
+        return stayed
+
+    async def _run(self, scope: Scope, client: Client, answer: Answer) -> None:
+        if client.committed:
+            # Whoever compresses below us would compress into the middle of a plain stream.
+            scope = {**scope, "headers": [h for h in scope["headers"] if h[0].lower() != b"accept-encoding"]}
+        try:
+            await self.app(scope, client.receive, answer.send)
+        except Exception:
+            await answer.abandon()
+            raise
+
+    def _span(self, scope: Scope, passage: Passage) -> None:
+        ticket = passage.ticket
+        if self._spans is None or ticket is None or not (ticket.parked or ticket.state is State.REFUSED):
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self._spans.record(passage, headers)
+
+    def _too_large(self) -> str:
+        return f"The limit is {self.controller.settings.max_body_bytes} bytes: see {MAX_BODY_BYTES}."

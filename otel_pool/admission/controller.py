@@ -1,0 +1,178 @@
+"""What the doors share: the settings, which gate a request goes through, and the answers it may get.
+
+One controller serves all applications of a process. Its gates live on the event loop that a request runs on and are
+made when the first one comes, so that a worker that was forked, or a loop that was made anew, gets its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from otel_pool.admission.directory import ANY_MODEL, EngineList, parse_engines, parse_headers, parse_replicas
+from otel_pool.admission.driver import GateDriver, Passage
+from otel_pool.admission.recorder import Recorder
+from otel_pool.admission.request import Peek
+from otel_pool.admission.responses import Responses
+from otel_pool.admission.runtime import Runtime, Urls
+from otel_pool.admission.settings import AdmissionSettings, read
+from otel_pool.admission.ticket import Ask, Priority, Reason, State
+from otel_pool.engine.observer import Observer
+
+_logger = logging.getLogger(__name__)
+
+#: Gates that are made for engines which an application names and the settings do not: past it, none is made.
+MAX_NAMED_ENGINES = 256
+#: The label of what was refused before it was known for which engine it was.
+ANY_GATE = "_OTHER"
+
+
+class Controller:
+    """The gates of one process.
+
+    Mutable state: the runtime of each loop; changed by `runtime` and `stop`.
+    """
+
+    def __init__(
+        self,
+        settings: AdmissionSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+        classes: bool = False,
+    ) -> None:
+        """`classes` says that requests are told apart by class, as does the setting PRIORITY_HEADER."""
+        self.settings = settings
+        self.lists, _ = parse_engines(settings.engines)
+        self.recorder = Recorder()
+        self._rng = rng or random.Random()  # noqa: S311 - spreads load, keeps no secret
+        self._clock = clock
+        self._classes = classes or bool(settings.priority_header)
+        self._by_model = {each.model: each for each in self.lists}
+        self._default = self._by_model.get(ANY_MODEL) or (self.lists[0] if len(self.lists) == 1 else None)
+        self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
+        self._fault_told = False
+        self.responses = Responses(settings.reject_status, settings.retry_after_seconds, self._rng.uniform)
+
+    @classmethod
+    def from_environment(
+        cls, keywords: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None, *,
+        classes: bool = False,
+    ) -> Controller:  # fmt: skip
+        """A controller from `keywords` (names of the fields of `AdmissionSettings`), then the environment.
+
+        What cannot be used is logged as an error and left at its default.
+        """
+        settings, problems = read(os.environ if environ is None else environ, keywords)
+        for parsed in (
+            parse_engines(settings.engines)[1],
+            parse_headers(settings.metrics_headers)[1],
+            parse_replicas(settings.replicas)[1],
+        ):
+            problems += parsed
+        for problem in problems:
+            _logger.error("%s", problem)
+        return cls(settings, classes=classes)
+
+    def __repr__(self) -> str:
+        return f"<Controller: {len(self.lists)} models, {len(self._runtimes)} loops>"
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there is any engine to gate."""
+        return bool(self.lists)
+
+    def engines_of(self, peek: Peek) -> Urls | None:
+        """The engines that serve what the body asks for; None when no gate stands before them."""
+        found: EngineList | None = self._default
+        if not peek.opaque and peek.model is not None:
+            found = self._by_model.get(peek.model) or self._by_model.get(ANY_MODEL)
+        return None if found is None else found.urls
+
+    def passage(self, urls: Sequence[str], ask: Ask) -> Passage | None:
+        """The way through the gate before `urls`; None when there is none, and the request goes ungated."""
+        driver = self.driver(tuple(urls))
+        return None if driver is None else driver.passage(ask)
+
+    def driver(self, urls: Urls) -> GateDriver | None:
+        """The gate before `urls` on the running loop; None past the bound on engines that settings do not name."""
+        runtime = self.runtime()
+        if urls not in runtime.gates and len(runtime.gates) >= len(self.lists) + MAX_NAMED_ENGINES:
+            return None
+        return runtime.gate(urls)
+
+    def ask(self, peek: Peek, size: int, header: Callable[[str], str], priority: Priority | None = None) -> Ask:
+        """What the gate must know: `size` in bytes; `header` gives the value of a request header or "" ."""
+        key = header(self.settings.key_header)
+        return Ask(
+            cost=peek.sequences,
+            size=size,
+            prompt_tokens=peek.prompt_tokens,
+            prompt_tokens_at_least=peek.prompt_tokens_at_least,
+            priority=priority or self._priority(header),
+            # The hash is salted anew in each process: the credential itself is kept nowhere.
+            key=hash(key) if key else None,
+        )
+
+    def is_inference(self, method: str, path: str) -> bool:
+        """Whether the gate holds requests like this at all."""
+        return method == "POST" and path.rstrip("/").endswith(self.settings.paths)
+
+    def body_refused(self) -> None:
+        """A body was larger than the setting allows, and nobody knows for which engine it was."""
+        self.recorder.settled(ANY_GATE, State.REFUSED, Reason.BODY_TOO_LARGE, 0.0)
+
+    def failed(self, error: Exception) -> None:
+        """Asking for a gate failed, in an application's function or here: logged once; the request goes ungated."""
+        if not self._fault_told:
+            self._fault_told = True
+            _logger.error("a request could not be gated and goes on without; told once", exc_info=error)
+
+    def runtime(self) -> Runtime:
+        """The gates of the running loop, made when they are asked for first."""
+        loop = asyncio.get_running_loop()
+        found = self._runtimes.get(loop)
+        if found is None:
+            for ended in [each for each in self._runtimes if each.is_closed()]:
+                del self._runtimes[ended]
+            found = Runtime(
+                self.settings, self.lists, self.recorder, clock=self._clock, coin=self._rng.random,
+                classes=self._classes,
+            )  # fmt: skip
+            self._runtimes[loop] = found
+        return found
+
+    def drivers(self) -> Iterator[GateDriver]:
+        """Every gate there is, for metrics."""
+        for runtime in list(self._runtimes.values()):
+            for gate in list(runtime.gates.values()):
+                yield gate.driver
+
+    def observers(self) -> Iterator[Observer]:
+        """Every observer there is, for metrics."""
+        for runtime in list(self._runtimes.values()):
+            yield from list(runtime.observers.values())
+
+    def shut_down(self) -> None:
+        """Refuse who waits on the running loop, and who comes; what was admitted goes on."""
+        found = self._runtimes.get(asyncio.get_running_loop())
+        if found is not None:
+            found.shut_down()
+
+    async def stop(self) -> None:
+        """End everything that runs on the running loop."""
+        found = self._runtimes.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found.stop()
+
+    def _priority(self, header: Callable[[str], str]) -> Priority:
+        name = self.settings.priority_header
+        word = header(name).strip().lower() if name else ""
+        try:
+            return Priority(word) if word else Priority.NORMAL
+        except ValueError:
+            return Priority.NORMAL

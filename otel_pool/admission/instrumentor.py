@@ -1,0 +1,112 @@
+"""The gate without code: `opentelemetry-instrument` and `OTEL_POOL_ADMISSION_ENGINES` are all it takes.
+
+Every Starlette and FastAPI application gets the ASGI middleware around everything of its own, every aiohttp.web
+application the middleware before its own. Without the setting nothing is wrapped and nothing imported. What the
+OpenTelemetry instrumentation of those frameworks puts around an application stays around the gate.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # no __all__ upstream
+from wrapt import register_post_import_hook
+
+from otel_pool.admission.settings import ENGINES
+from otel_pool.patching import Patch
+
+_logger = logging.getLogger(__name__)
+
+#: Modules whose classes are patched when they are imported: module, class, method.
+_ASGI = (("starlette.applications", "Starlette"), ("fastapi.applications", "FastAPI"))
+
+
+class AdmissionGateInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untyped upstream
+    """Adds the gate to applications that do not know of it.
+
+    Keywords of `instrument`: those of `AdmissionSettings`.
+    """
+
+    def __init__(self) -> None:
+        # BaseInstrumentor is a singleton whose __init__ runs at every call.
+        if not hasattr(self, "_patches"):
+            self._patches: list[Patch] = []
+            self._on = False
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """None: it serves whichever framework is there."""
+        return ()
+
+    def _instrument(self, **kwargs: Any) -> None:
+        if not (kwargs.get("engines") or os.environ.get(ENGINES, "").strip()):
+            return
+        try:
+            self._start(kwargs)
+        except Exception:
+            # The loader stops at the first instrumentor that raises: the others must not pay for this one.
+            _logger.exception("the admission gate could not start; requests go on without it")
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        self._on = False
+        for patch in self._patches:
+            patch.remove()
+        self._patches.clear()
+
+    def _start(self, kwargs: Mapping[str, Any]) -> None:
+        from otel_pool.admission.controller import Controller  # noqa: PLC0415  # unset means that nothing is imported
+
+        names = ("meter_provider", "tracer_provider", "skip_dep_check", "raise_exception_on_conflict")
+        controller = Controller.from_environment({key: value for key, value in kwargs.items() if key not in names})
+        if not controller.enabled:
+            return
+        from otel_pool.admission.wiring import instrument  # noqa: PLC0415  # likewise
+
+        instrument(controller, kwargs.get("meter_provider"), kwargs.get("tracer_provider"))
+        self._on = True
+        for module, name in _ASGI:
+            self._when_imported(module, name, "build_middleware_stack", _around(controller))
+        self._when_imported("aiohttp.web_app", "Application", "__init__", _before(controller))
+
+    def _when_imported(self, module: str, owner: str, method: str, wrapper: Callable[..., Any]) -> None:
+        def patch(imported: Any) -> None:
+            if self._on:
+                made = Patch(getattr(imported, owner), method, wrapper)
+                made.install()
+                self._patches.append(made)
+
+        register_post_import_hook(patch, module)
+
+
+def _around(controller: Any) -> Callable[..., Any]:
+    """Wraps Starlette's and FastAPI's `build_middleware_stack`."""
+
+    def build(wrapped: Callable[..., Any], app: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        stack = wrapped(*args, **kwargs)
+        try:
+            from otel_pool.admission.asgi import AdmissionMiddleware  # noqa: PLC0415  # only where it is used
+
+            return AdmissionMiddleware(stack, controller=controller)
+        except Exception:
+            _logger.exception("the admission gate could not be put around an ASGI application; it goes on without")
+            return stack
+
+    return build
+
+
+def _before(controller: Any) -> Callable[..., Any]:
+    """Wraps the making of an aiohttp.web application."""
+
+    def make(wrapped: Callable[..., Any], app: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        wrapped(*args, **kwargs)
+        try:
+            from otel_pool.admission.web import attach, web_middleware  # noqa: PLC0415  # only where it is used
+
+            app.middlewares.insert(0, web_middleware(controller=controller))
+            attach(app, controller)
+        except Exception:
+            _logger.exception("the admission gate could not be put before an aiohttp application; it goes on without")
+
+    return make

@@ -1,0 +1,137 @@
+"""Gates and their recorder -> instruments and spans.
+
+Everything but the two histograms is read at collection; those are drained then too, so that no request pays for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from opentelemetry.context import Context
+from opentelemetry.propagate import extract
+
+from otel_pool.admission.driver import GateDriver, Passage
+from otel_pool.admission.recorder import RESULTS, Recorder
+from otel_pool.admission.ticket import Priority, State, Ticket
+from otel_pool.names import admission as names
+from otel_pool.telemetry import Attributes, Meter, Status, StatusCode, Tracer, histogram, observe, trace
+
+Drivers = Callable[[], Iterable[GateDriver]]
+Point = tuple[float, Attributes]
+
+
+def register(meter: Meter, drivers: Drivers, recorder: Recorder) -> None:
+    """Make the instruments. `drivers` is asked at every collection; the first observation drains the histograms."""
+    waits = histogram(meter, names.TIME_IN_QUEUE)
+    leases = histogram(meter, names.LEASE_DURATION)
+
+    def requests() -> Iterator[Point]:
+        for wait in recorder.waits.drain():
+            waits.record(wait.waited, _settled(wait.gate, wait.result, wait.reason))
+        for gate, seconds in recorder.leases.drain():
+            leases.record(seconds, _gate(gate))
+        for (gate, result, reason), count in list(recorder.requests.items()):
+            yield count, _settled(gate, result, reason)
+
+    observe(meter, names.REQUESTS, requests)
+    observe(meter, names.QUEUED_REQUESTS, lambda: _queued(drivers()))
+    observe(meter, names.QUEUED_BYTES, lambda: _sum(drivers(), lambda driver: driver.gate.queue.bytes))
+    observe(meter, names.ACTIVE_LEASES, lambda: _sum(drivers(), lambda driver: driver.gate.room.ledger.leases))
+    observe(meter, names.LIMIT, lambda: _limits(drivers()))
+    observe(meter, names.ESTIMATE, lambda: _sum(drivers(), lambda driver: driver.gate.room.ledger.estimate()))
+    observe(meter, names.ESTIMATE_ERROR, lambda: _errors(drivers()))
+
+
+def _gate(label: str) -> dict[str, str]:
+    return {names.GATE.key: label}
+
+
+def _settled(label: str, result: str, reason: str) -> Attributes:
+    return {**_gate(label), names.RESULT.key: result, names.REASON.key: reason}
+
+
+def _sum(drivers: Iterable[GateDriver], read: Callable[[GateDriver], float]) -> Iterator[Point]:
+    # The gates of two loops before one engine have one label: two points would be taken for one.
+    sums: dict[str, float] = {}
+    for driver in drivers:
+        sums[driver.label] = sums.get(driver.label, 0.0) + read(driver)
+    for label, value in sums.items():
+        yield value, _gate(label)
+
+
+def _queued(drivers: Iterable[GateDriver]) -> Iterator[Point]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for driver in drivers:
+        for priority in Priority:
+            counts[driver.label, priority.value] += driver.gate.queue.waiting(priority)
+    for (label, name), count in counts.items():
+        yield count, {**_gate(label), names.PRIORITY.key: name}
+
+
+def _limits(drivers: Iterable[GateDriver]) -> Iterator[Point]:
+    found = {driver.label: driver.gate.room.reading.limit for driver in drivers}
+    for label, resolved in found.items():
+        if resolved.limit is not None:
+            yield resolved.limit, {**_gate(label), names.LIMIT_SOURCE.key: resolved.source}
+
+
+def _errors(drivers: Iterable[GateDriver]) -> Iterator[Point]:
+    found = {driver.label: driver.gate.room.error for driver in drivers}
+    for label, error in found.items():
+        if error is not None:
+            yield error, _gate(label)
+
+
+class WaitSpans:
+    """Makes the span of a request that waited or was refused. A failure here turns it off and harms no request."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def record(self, passage: Passage, headers: Mapping[str, str]) -> None:
+        """The span of a settled passage, in the present trace or in that of the request's `headers`.
+
+        A request that went at once makes none, and one without any trace makes no new one.
+        """
+        ticket = passage.ticket
+        if ticket is None or not _is_worth_a_span(ticket):
+            return
+        parent = None if trace.get_current_span().get_span_context().is_valid else _remote(headers)
+        if parent is not None and not trace.get_current_span(parent).get_span_context().is_valid:
+            return
+        end = time.time_ns()
+        start = end - round(ticket.waited * 1e9)
+        span = self._tracer.start_span(
+            names.WAIT_SPAN.name, context=parent, start_time=start, attributes=_attributes(passage, ticket)
+        )
+        if ticket.state is not State.ADMITTED and ticket.reason is not None:
+            span.set_attribute(names.ERROR_TYPE.key, ticket.reason.value)
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(end)
+
+
+def _is_worth_a_span(ticket: Ticket) -> bool:
+    return ticket.state is State.REFUSED or ticket.parked
+
+
+def _remote(headers: Mapping[str, str]) -> Context:
+    return extract(headers)
+
+
+def _attributes(passage: Passage, ticket: Ticket) -> dict[str, str | int | float]:
+    room = passage.driver.gate.room
+    found: dict[str, str | int | float] = {
+        names.GATE.key: passage.driver.label,
+        names.RESULT.key: RESULTS.get(ticket.state, "admitted"),
+        names.REASON.key: "" if ticket.reason is None else ticket.reason.value,
+        names.POSITION.key: ticket.position,
+        names.ESTIMATE_AT.key: room.ledger.estimate(),
+        names.STATE_AT.key: room.reading.state.value,
+        names.PRIORITY.key: ticket.ask.priority.value,
+        names.ROUNDS.key: ticket.rounds,
+    }
+    if room.limit is not None:
+        found[names.LIMIT_AT.key] = room.limit
+    return found

@@ -1,0 +1,325 @@
+"""Both doors on real sockets, in front of a synthetic engine that counts for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+import openai
+import pytest
+
+from otel_pool.bench.control import Control
+from otel_pool.bench.engine import Engine, EngineOptions, running_engine
+from tests.admission.stage import DOORS, PATH, Gateway, gateway
+
+pytestmark = pytest.mark.parametrize("door", DOORS)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    async with running_engine(EngineOptions(seats=4, service=0.15, tokens=5)) as running:
+        yield running
+
+
+@pytest.fixture
+async def slow() -> AsyncIterator[Engine]:
+    async with running_engine(EngineOptions(seats=4, service=20.0, tokens=100)) as running:
+        yield running
+
+
+async def _all(gate: Gateway, count: int, **keys: object) -> list[int]:
+    return await asyncio.gather(*(gate.status(**keys) for _ in range(count)))
+
+
+async def test_a_burst_is_held_to_the_limit_and_all_of_it_is_answered(door: str, engine: Engine) -> None:
+    """Case 5: what the engine itself counts never passes the limit by more than 2."""
+    async with gateway(door, engine.url, max_inflight=4) as gate:
+        assert await _all(gate, 30) == [200] * 30
+        assert engine.state()["peak"] <= 4 + 2
+        assert gate.driver.gate.room.ledger.leases == 0
+
+
+async def test_a_stream_that_waits_gets_its_status_from_the_engine(door: str, engine: Engine) -> None:
+    """Case 33: no 200 is sent before the engine answers or the heartbeat is due."""
+    async with gateway(door, engine.url, max_inflight=1) as gate:
+        first = asyncio.create_task(gate.status())
+        await gate.leases(1)
+        async with gate.ask(stream=True) as response:
+            body = await response.text()
+        assert response.status == 200
+        assert "keep-alive" not in body
+        assert body.endswith("data: [DONE]\n\n")
+        assert await first == 200
+
+
+@pytest.mark.parametrize("style", ["comment", "empty-chunk"])
+async def test_a_long_wait_is_kept_alive_and_the_stream_follows(door: str, style: str, engine: Engine) -> None:
+    """Case 34: the official client reads a stream whose first lines are signs of life."""
+    settings = {"max_inflight": 1, "heartbeat_seconds": 0.05, "heartbeat_style": style}
+    async with gateway(door, engine.url, **settings) as gate:
+        first = asyncio.create_task(gate.status())
+        await gate.leases(1)
+        async with openai.AsyncOpenAI(base_url=gate.url + "/v1", api_key="x", max_retries=0) as client:
+            stream = await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "hi"}], stream=True
+            )
+            chunks = [chunk async for chunk in stream]
+        tokens = [c for c in chunks if c.choices and c.choices[0].delta.content]
+        signs = [c for c in chunks if c.id == "keep-alive"]
+        assert len(tokens) == 5
+        assert bool(signs) is (style == "empty-chunk")
+        assert await first == 200
+
+
+async def test_with_style_off_nothing_is_sent_before_the_engine_answers(door: str, engine: Engine) -> None:
+    async with gateway(door, engine.url, max_inflight=1, heartbeat_seconds=0.02, heartbeat_style="off") as gate:
+        first = asyncio.create_task(gate.status())
+        await gate.leases(1)
+        async with gate.ask(stream=True) as response:
+            assert (await response.content.readline()).startswith(b"data: ")
+        assert await first == 200
+
+
+async def test_a_refusal_before_the_200_is_a_real_one(door: str, slow: Engine) -> None:
+    """Case 28 and 33: stream or not, a full queue is 503 with its reason, and the official client raises it."""
+    async with gateway(door, slow.url, max_inflight=1, max_queue_depth=0) as gate:
+        first = asyncio.create_task(gate.status())
+        await gate.leases(1)
+        for stream in (False, True):
+            async with gate.ask(stream=stream) as response:
+                assert response.status == 503
+                assert response.headers["x-otel-pool-rejected-reason"] == "queue_full"
+                assert 2 <= int(response.headers["retry-after"]) <= 8
+                assert (await response.json())["error"]["code"] == "queue_full"
+        async with openai.AsyncOpenAI(base_url=gate.url + "/v1", api_key="x", max_retries=0) as client:
+            with pytest.raises(openai.InternalServerError, match="queue in front of it is full"):
+                await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+        assert gate.forwarded == 1
+        first.cancel()
+
+
+async def test_a_refusal_after_the_200_is_one_error_frame(door: str, slow: Engine) -> None:
+    """Case 33: the official client raises it, and the stream has ended."""
+    settings = {"max_inflight": 1, "heartbeat_seconds": 0.02, "max_park_seconds": 0.1}
+    async with gateway(door, slow.url, **settings) as gate:
+        first = asyncio.create_task(gate.status())
+        await gate.leases(1)
+        async with gate.ask(stream=True) as response:
+            lines = [line for line in (await response.text()).split("\n\n") if line]
+        assert response.status == 200
+        assert [line for line in lines if line != ": keep-alive"] == [lines[-1]]
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "timeout"
+        async with openai.AsyncOpenAI(base_url=gate.url + "/v1", api_key="x", max_retries=0) as client:
+            messages = [{"role": "user", "content": "hi"}]
+            with pytest.raises(openai.APIError, match="waited as long as it may"):
+                async for _ in await client.chat.completions.create(model="m", messages=messages, stream=True):
+                    pass
+        first.cancel()
+
+
+async def test_an_engines_error_after_the_200_is_one_error_frame_with_its_words(door: str, engine: Engine) -> None:
+    async with gateway(door, engine.url, max_inflight=1, heartbeat_seconds=0.02) as gate:
+        first = asyncio.create_task(gate.status())
+        await gate.leases(1)
+        async with gate.ask(stream=True, n=0) as response:
+            text = await response.text()
+        assert response.status == 200
+        frames = [part for part in text.split("\n\n") if part.startswith("data: ")]
+        assert len(frames) == 1
+        assert json.loads(frames[0].removeprefix("data: "))["error"]["message"]
+        assert await first == 200
+
+
+async def test_a_client_that_leaves_while_it_waits_is_not_forwarded(door: str, engine: Engine) -> None:
+    """Case 32."""
+    async with gateway(door, engine.url, max_inflight=1) as gate:
+        first = asyncio.create_task(gate.status())
+        await gate.leases(1)
+        leaver = asyncio.create_task(gate.status())
+        await gate.parked(1)
+        leaver.cancel()
+        await gate.parked(0)
+        assert await first == 200
+        await gate.leases(0)
+        assert gate.forwarded == 1
+        assert gate.controller.recorder.requests[gate.driver.label, "canceled", "canceled"] == 1
+
+
+async def test_a_seat_is_held_to_the_last_byte_of_a_stream(door: str, engine: Engine) -> None:
+    """Case 31."""
+    async with gateway(door, engine.url, max_inflight=1) as gate:
+        async with gate.ask(stream=True) as response:
+            await response.content.readline()
+            assert gate.driver.gate.room.ledger.leases == 1
+            second = asyncio.create_task(gate.status())
+            await gate.parked(1)
+            await response.read()
+        assert await second == 200
+
+
+async def test_a_client_that_breaks_off_a_stream_gives_its_seat_back(door: str, slow: Engine) -> None:
+    """Case 29, on a socket."""
+    async with gateway(door, slow.url, max_inflight=1) as gate:
+        response = await gate.ask(stream=True)
+        await response.content.readline()
+        response.close()
+        await gate.leases(0)
+
+
+async def test_a_503_of_the_engine_is_waited_out_and_the_client_sees_one_answer(door: str) -> None:
+    """Case 35: the engine takes one at a time of its own accord, the gate's limit is far above."""
+    async with (
+        running_engine(EngineOptions(seats=1, service=0.05, max_queued=1)) as engine,
+        gateway(door, engine.url, max_inflight=4, repark=True) as gate,
+    ):
+        assert await _all(gate, 4) == [200] * 4
+        assert gate.forwarded > 4
+        assert gate.driver.gate.room.ledger.leases == 0
+
+
+async def test_a_503_of_the_engine_is_passed_on_where_the_handler_must_not_run_twice(door: str) -> None:
+    async with (
+        running_engine(EngineOptions(seats=1, service=0.05, max_queued=0)) as engine,
+        gateway(door, engine.url, max_inflight=4) as gate,
+    ):
+        assert await gate.status() == 503
+        assert gate.forwarded == 1
+
+
+async def test_a_503_that_does_not_end_is_refused_at_the_deadline(door: str) -> None:
+    """Case 35: within its deadline and no longer."""
+    async with (
+        running_engine(EngineOptions(seats=1, service=0.05, max_queued=0)) as engine,
+        gateway(door, engine.url, max_inflight=4, repark=True, max_park_seconds=0.5) as gate,
+    ):
+        async with gate.ask() as response:
+            assert response.status == 503
+            assert response.headers["x-otel-pool-rejected-reason"] == "timeout"
+        assert 1 < gate.forwarded < 10
+
+
+async def test_what_is_no_inference_passes_while_the_gate_is_shut(door: str, slow: Engine) -> None:
+    async with gateway(door, slow.url, max_inflight=1, max_queue_depth=0) as gate:
+        first = asyncio.create_task(gate.status())
+        await gate.leases(1)
+        for method in ("GET", "POST", "HEAD"):
+            async with gate.session.request(method, gate.url + "/v1/models") as response:
+                assert response.status == 200
+        async with gate.session.options(gate.url + PATH) as response:
+            assert "x-otel-pool-rejected-reason" not in response.headers
+        async with gate.ask(model="another", stream=True) as response:
+            assert response.status == 200
+            response.close()
+        first.cancel()
+
+
+async def test_a_body_above_the_setting_is_413_and_names_it(door: str, engine: Engine) -> None:
+    async with gateway(door, engine.url, max_inflight=4, max_body_bytes=1000) as gate:
+        async with gate.session.post(gate.url + PATH, data=b"x" * 1001) as response:
+            assert response.status == 413
+            assert "OTEL_POOL_MAX_BODY_BYTES" in (await response.json())["error"]["message"]
+        assert gate.forwarded == 0
+
+
+async def test_a_chunked_upload_is_not_read_far_past_the_setting(door: str, engine: Engine) -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while sent < 2**28:
+            sent += 2**16
+            yield b"x" * 2**16
+            await asyncio.sleep(0)
+
+    async with gateway(door, engine.url, max_inflight=4, max_body_bytes=2**20) as gate:
+        try:
+            async with gate.session.post(gate.url + PATH, data=endless()) as response:
+                assert response.status == 413
+                response.close()
+        except aiohttp.ClientConnectionError:
+            pass  # The server may close before the client has read the answer.
+        assert sent < 2**26
+        assert gate.forwarded == 0
+
+
+@pytest.mark.parametrize(
+    "body", [b"not json", b"[" * 200_000, gzip.compress(b'{"model": "m"}'), b'{"model": 7}'], ids=str,
+)  # fmt: skip
+async def test_a_body_that_cannot_be_read_reaches_the_engine_as_it_came(door: str, body: bytes, engine: Engine) -> None:
+    """Case 39: the 400 is the engine's own."""
+    async with gateway(door, engine.url, max_inflight=4) as gate:
+        async with gate.session.post(gate.url + PATH, data=body) as response:
+            assert response.status == 400
+            assert "x-otel-pool-rejected-reason" not in response.headers
+        assert gate.forwarded == 1
+        assert gate.driver.gate.room.ledger.leases == 0
+
+
+async def test_frozen_gauges_after_an_abort_of_everything_open_the_gate_within_10_seconds(door: str) -> None:
+    """Case 1: the engine's own gauges stay high until its next step."""
+    options = EngineOptions(seats=4, service=30.0, freeze=True)
+    async with running_engine(options) as engine, gateway(door, engine.url, max_inflight=4, poll_seconds=1.0) as gate:
+        # The load is another gateway's, so that our own books know nothing of its end.
+        async with aiohttp.ClientSession() as other:
+            calls = [asyncio.create_task(_post(other, engine.url + PATH)) for _ in range(8)]
+            while gate.driver.gate.room.ledger.counted < 8:
+                await asyncio.sleep(0.05)
+            engine.control(Control(abort_all=True))
+            await asyncio.gather(*calls, return_exceptions=True)
+        async with asyncio.timeout(10), gate.ask(stream=True) as response:
+            assert response.status == 200
+            assert gate.forwarded == 1
+            response.close()
+
+
+async def _post(session: aiohttp.ClientSession, url: str) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    async with session.post(url, json=body) as response:
+        await response.read()
+
+
+async def test_shutdown_refuses_who_waits_and_lets_running_requests_end(door: str, engine: Engine) -> None:
+    """Case 38."""
+    async with gateway(door, engine.url, max_inflight=1) as gate:
+        running = asyncio.create_task(gate.status())
+        await gate.leases(1)
+
+        async def waits() -> tuple[int, str]:
+            async with gate.ask() as response:
+                return response.status, response.headers["x-otel-pool-rejected-reason"]
+
+        waiting = asyncio.create_task(waits())
+        await gate.parked(1)
+        gate.controller.shut_down()
+        assert await waiting == (503, "shutdown")
+        assert await running == 200
+
+
+async def test_without_engines_the_middleware_adds_nothing(door: str, engine: Engine) -> None:
+    """Case 40: not one header, and no gate exists."""
+    async with gateway(door, engine.url, engines="") as gate:
+        async with gate.ask() as response:
+            with_gate = {name.lower() for name in response.headers}
+            await response.read()
+        async with gate.session.post(gate.url + "/v1/models") as plain:
+            assert with_gate - {name.lower() for name in plain.headers} <= {"transfer-encoding"}
+        assert list(gate.controller.drivers()) == []
+
+
+async def test_a_gate_that_fails_turns_itself_off_and_the_request_goes_on(
+    door: str, engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway(door, engine.url, max_inflight=1) as gate:
+        first = asyncio.create_task(gate.status())
+        await gate.leases(1)
+        parked = asyncio.create_task(gate.status())
+        await gate.parked(1)
+        monkeypatch.setattr(gate.driver.gate, "arrive", lambda *args: 1 / 0)
+        assert await gate.status() == 200
+        assert await parked == 200
+        assert await first == 200
+    told = [record for record in caplog.records if "failed and is off" in record.message]
+    assert len(told) == 1
