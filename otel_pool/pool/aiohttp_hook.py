@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Any
 
-from aiohttp import BaseConnector, hdrs
-from yarl import URL
+from aiohttp import BaseConnector, ClientRequest, hdrs
 
 from otel_pool.pool.acquisition import Acquisition, State
 from otel_pool.pool.aiohttp_connector import ATTRIBUTE, ConnectorPool
@@ -69,14 +68,14 @@ class AiohttpHook:
     def _begin(self, connector: Any, args: Args, kwargs: Kwargs) -> Call | None:
         request: Any = args[0] if args else kwargs.get("req")
         traces = args[1] if len(args) > 1 else kwargs.get("traces")
-        url = getattr(request, "url", None)
-        # What is not a request with its list of traces is not for us: it passes untouched.
-        if type(url) is not URL or not isinstance(traces, list) or not enabled():
+        # What is not a request with its list of traces is not for us: it passes untouched. By its type and not by
+        # isinstance, which a mock deceives: the attributes of a mock raise what they like.
+        if not issubclass(type(request), ClientRequest) or not isinstance(traces, list) or not enabled():
             return None
         if traces and _claim(traces):
             return None
         pool = self._pool_of(connector)
-        destination = pool.destination(url)
+        destination = pool.destination(request.url)
         if destination is None:
             return None
         acquisition = TracedAcquisition(self, pool, destination, hdrs.SEC_WEBSOCKET_KEY in request.headers)

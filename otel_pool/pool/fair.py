@@ -141,20 +141,24 @@ class FairQueues:
         ticket = self._draw(connector, acquisition, args[0] if args else kwargs["req"])
         if ticket is None or ticket.granted:
             return await wrapped(*args, **kwargs)
+        traces = args[1] if len(args) > 1 else kwargs["traces"]
         timeout = args[2] if len(args) > 2 else kwargs["timeout"]
         if not CONNECT_APPLIES_ITS_TIMEOUT:
-            await self._wait(ticket, acquisition)
+            await self._wait(ticket, traces)
             return await wrapped(*args, **kwargs)
         # `connect` is one deadline for the wait and the connecting; the connector's own begins later and ends later.
         async with ceil_timeout(timeout.connect, timeout.ceil_threshold):
-            await self._wait(ticket, acquisition)
+            await self._wait(ticket, traces)
             return await wrapped(*args, **kwargs)
 
-    async def _wait(self, ticket: Ticket, acquisition: TracedAcquisition) -> None:
+    async def _wait(self, ticket: Ticket, traces: list[Any]) -> None:
+        # The caller's own traces hear of this wait as of one in the connector; ours is among them.
         ticket.future = asyncio.get_running_loop().create_future()
-        await acquisition.send_connection_queued_start()
+        for trace in traces:
+            await trace.send_connection_queued_start()
         await ticket.future
-        await acquisition.send_connection_queued_end()
+        for trace in traces:
+            await trace.send_connection_queued_end()
 
     def _draw(self, connector: Any, acquisition: TracedAcquisition, request: Any) -> Ticket | None:
         """A ticket that goes back when the acquisition ends, however it does; None when the hook has failed."""
