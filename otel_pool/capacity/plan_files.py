@@ -26,13 +26,13 @@ from otel_pool.capacity.plan import Layer
 #: Far above any plan; a file beyond it is not one.
 MAX_BYTES = 1 << 20
 
-#: NeMo Gym 0.7: what its client gets when its configuration says nothing, with its keep-alive and endless retries.
+#: NeMo Gym 0.7: what its client gets when its configuration says nothing. A bare ClientTimeout() has no total.
 GYM_DEFAULTS: Mapping[str, object] = {
     "limit": 102_400,
     "limit_per_host": 1_024,
     "workers": 1,
     "keepalive": 15.0,
-    "total_timeout": 300.0,
+    "total_timeout": 0.0,
     "retries": math.inf,
 }
 _GYM_LIMITS = {

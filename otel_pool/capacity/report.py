@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from otel_pool.capacity.findings.finding import Finding, finite, proportion, shown
 from otel_pool.capacity.options import OPTIONS
-from otel_pool.capacity.plan import Source
+from otel_pool.capacity.plan import Plan, Source
 from otel_pool.capacity.sizing import Sizing
 
 #: Version of the JSON report. It changes when a reader of the old one would be misled.
@@ -38,11 +38,17 @@ def figures(sizing: Sizing) -> tuple[Figure, ...]:
     return (*_planned(sizing), *_of_host(sizing), *_derived(sizing))
 
 
+#: A default that enters no formula without its partner, and would only fill the table.
+_PARTNERS = {"think": "service", "park_seconds": "prompt_tokens", "data_parallel": "engine_seats", "backlog": "burst"}
+
+
 def _planned(sizing: Sizing) -> Iterator[Figure]:
     plan = sizing.plan
     for name, option in OPTIONS.items():
         value = None if option.scope is None or option.host else getattr(plan, name)
-        if value is not None:
+        partner = _PARTNERS.get(name)
+        idle = partner is not None and name not in plan.sources and not getattr(plan, partner)
+        if value is not None and not idle:
             unlimited = math.isinf(value) or (value == 0 and name in ("limit", "limit_per_host"))
             scope = "worker" if name.startswith("limit") and plan.scope == "process" else str(option.scope)
             yield Figure(name, None if unlimited else value, option.unit, scope, plan.source(name))
@@ -78,15 +84,22 @@ _DERIVED = (
 )
 
 
+#: Those that come from whatever demand was named; all but the demands come from the limit per host, too.
+_FROM_DEMAND = ("demand", "hottest_demand", "connections", "descriptors", "in_flight", "hottest_connections")
+
+
 def _derived(sizing: Sizing) -> Iterator[Figure]:
-    plan = sizing.plan
-    asked = tuple(name for name in _DEMAND if getattr(plan, name) is not None)
     for name, attribute, unit, scope, inputs in _DERIVED:
         value = getattr(sizing, attribute)
         # for a limit None is a figure, "unlimited"; for everything else it is "not known"
         if value is not None or name.startswith("effective"):
-            demand = asked if name in ("demand", "hottest_demand", "connections", "descriptors", "in_flight") else ()
-            yield Figure(name, finite(value), unit, scope, plan.source(*inputs, *demand))
+            yield Figure(name, finite(value), unit, scope, sizing.plan.source(*inputs, *_asked(sizing.plan, name)))
+
+
+def _asked(plan: Plan, name: str) -> Iterator[str]:
+    if name in _FROM_DEMAND:
+        bounds = () if name.endswith("demand") else ("limit_per_host",)
+        yield from (figure for figure in (*_DEMAND, *bounds) if getattr(plan, figure) is not None)
 
 
 def as_json(figures: Iterable[Figure], findings: Iterable[Finding]) -> str:

@@ -10,6 +10,9 @@ import pytest
 from otel_pool.capacity.errors import BadInputError, UnreadableError
 from otel_pool.capacity.plan import build
 from otel_pool.capacity.plan_files import MAX_BYTES, read_plan
+from otel_pool.capacity.report import figures
+from otel_pool.capacity.sizing import size
+from tests.capacity.support import ROOMY
 
 GYM = """
 global_aiohttp_connector_limit: 4096
@@ -56,8 +59,16 @@ def test_nemo_gyms_keys_are_read_and_its_defaults_assumed(tmp_path: Path) -> Non
     assert (plan.limit, plan.limit_per_host, plan.workers, plan.scope) == (4096, 2048, 16, "aggregate")
     assert plan.destinations == ("http://a:8000", "http://b:8000")
     assert plan.concurrency == 512  # 8,192 samples over 16 workers
-    assert (plan.keepalive, plan.retries) == (15.0, math.inf)
+    assert (plan.keepalive, plan.retries, plan.total_timeout) == (15.0, math.inf, 0.0)
     assert (plan.source("limit"), plan.source("keepalive")) == ("read", "assumed")
+
+
+def test_a_derived_figure_is_as_good_as_the_weakest_that_it_comes_from(tmp_path: Path) -> None:
+    text = "global_aiohttp_connector_limit: 4096\nnum_samples_in_parallel: 512\n"
+    plan = build(read_plan(write(tmp_path, "gym.yaml", text)))
+    sources = {figure.name: figure.source for figure in figures(size(plan, ROOMY))}
+    assert sources["demand"] == "read"
+    assert sources["connections"] == "assumed"  # the limit per host is Gym's default
 
 
 def test_nemo_gyms_defaults_stand_where_its_configuration_says_nothing(tmp_path: Path) -> None:

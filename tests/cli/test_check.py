@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from otel_pool.capacity.options import OPTIONS
 from otel_pool.cli.check import command
 
 ROOMY = ("--nofile", "1000000", "--port-range", "32768-60999")
@@ -199,8 +202,30 @@ def test_auto_workers_follow_the_cpu_quota() -> None:
 
 
 def test_help_lists_every_option_with_its_meaning() -> None:
-    from otel_pool.capacity.options import OPTIONS
-
     shown = " ".join(check("--help").stdout.split())
     for name in OPTIONS:
         assert f"--{name.replace('_', '-')} " in shown
+
+
+TEXTS = st.one_of(
+    st.integers(-3, 5_000).map(str),
+    st.floats(allow_nan=True, allow_infinity=True).map(str),
+    st.sampled_from(
+        ["auto", "unbounded", "process", "urllib3", "httpx", "3,1", "10x3,5", "1-9", "1024:2048", "0", "http://a:1"]
+    ),
+    st.text(max_size=8).filter(lambda text: "\0" not in text),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(OPTIONS)), TEXTS, max_size=8), st.sampled_from(["text", "json"]))
+def test_whatever_is_written_there_is_a_report_or_one_line(options: dict[str, str], shape: str) -> None:
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    result = check(*arguments, "--format", shape)
+    if result.exit_code == 2:
+        assert result.stderr.count("\n") == 1
+        assert result.stdout == ""
+    else:
+        assert result.exit_code in (0, 1)
+        assert result.stderr == ""
+        assert shape == "text" or json.loads(result.stdout)["schema"] == 1
