@@ -30,9 +30,10 @@ lint: $(READY) ## ruff, mypy strict, import contracts, and generated docs up to 
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.pages --check
 
 docs: $(READY) ## Write the generated pages again: metrics, settings, cases, engine states
-	$(BIN)/python -m tests.support.pages
+	$(BIN)/python -m tools.pages
 
 bench: bench-overhead bench-requests bench-admission ## Run every benchmark
 
