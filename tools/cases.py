@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from otel_pool.capacity.plan_files import tomllib
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _CLAIM = re.compile(r"Cases? (?:(pool|admission|capacity) )?(\d+(?:(?:,| and|, and) \d+)*)")
 _ID = re.compile(r"case_(\d+)_")
@@ -25,7 +29,7 @@ def page(root: Path) -> str:
     parts = [
         "# Cases",
         (
-            "What must hold, where it was met, and the tests that hold it. This page is generated from `docs/cases.toml` "
+            "What must hold, where it was met, and the tests that hold it. This page is made from `docs/cases.toml` "
             "and from the docstrings of the tests."
         ),
     ]
@@ -65,6 +69,5 @@ def _claims_of(tree: ast.Module, room: str) -> Iterator[tuple[str, int, str]]:
             match = _CLAIM.match(ast.get_docstring(node) or "")
             for row in re.findall(r"\d+", match[2]) if match else ():
                 yield match[1] or room if match else room, int(row), node.name
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if identifier := _ID.match(node.value):
-                yield room, int(identifier[1]), node.value
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (named := _ID.match(node.value)):
+            yield room, int(named[1]), node.value

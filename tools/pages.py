@@ -30,8 +30,8 @@ def metrics_page() -> str:
     parts = [
         "# Metrics, spans and attributes",
         (
-            "This page is generated from `otel_pool/names/`. Durations are in seconds. A histogram is recorded when the "
-            "thing it measures has ended; every other metric is observed at collection. On Prometheus the dots become "
+            "This page is generated from `otel_pool/names/`. Durations are in seconds. A histogram records what "
+            "has ended; every other metric is observed at collection. On Prometheus the dots become "
             "underscores, `[s]` adds `_seconds` and a counter adds `_total`."
         ),
     ]
@@ -70,7 +70,7 @@ def settings_page() -> str:
     parts = [
         "# Settings",
         (
-            "This page is generated from the settings of each room. A keyword of an instrumentor has the name of the field "
+            "This page is generated from the settings of each room. A keyword of an instrumentor is named as the field "
             "and goes before the environment. A value that cannot be read is one log line, and the default stands."
         ),
     ]
@@ -91,10 +91,10 @@ def settings_page() -> str:
 
 
 def _default(value: object) -> str:
-    if value is None or value == "" or value == ():
-        return "none"
     if isinstance(value, bool):
         return "on" if value else "off"
+    if not value and not isinstance(value, (int, float)):
+        return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
