@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from tests.vllm import environment
@@ -33,6 +34,8 @@ def main() -> int:
 def _start(arguments: argparse.Namespace, for_vllm: list[str]) -> int:
     from tests.vllm import engine
 
+    # Asked to end by a supervisor, we leave by the way of Ctrl-C, which stops the engine.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = engine.Options(max_num_seqs=arguments.max_num_seqs, extra=tuple(for_vllm))
     return engine.run_in_foreground(environment.require(), options, arguments.host, arguments.port)
 
