@@ -28,10 +28,11 @@ class PooledAcquisition(Acquisition):
         pool: the record of the pool it is of.
         thread: identity of the thread that asked.
         is_out: whether its connection was handed out and has not come back.
+        may_wait: whether it waits if there is no connection.
         kept: whether its connection had a socket when it came back.
     """
 
-    __slots__ = ("_orphans", "_out_at", "_span", "_spans", "is_out", "kept", "pool", "thread")
+    __slots__ = ("_orphans", "_out_at", "_span", "_spans", "is_out", "kept", "may_wait", "pool", "thread")
 
     def __init__(self, pool: HostPool, destination: Destination, spans: AcquisitionSpans, orphans: list[Span]) -> None:
         super().__init__(destination, monotonic())
@@ -39,6 +40,7 @@ class PooledAcquisition(Acquisition):
         self.thread = get_ident()
         self.is_out = False
         self.kept = False
+        self.may_wait = False
         self._out_at = 0.0
         self._span: Span | None = None
         self._spans = spans

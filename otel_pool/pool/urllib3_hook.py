@@ -58,11 +58,11 @@ class Urllib3Hook:
 
     def get_conn(self, wrapped: Wrapped, pool: Any, args: Args, kwargs: Kwargs) -> Any:
         """In place of `HTTPConnectionPool._get_conn`."""
-        acquisition = None if self.off else self._guard(self._begin, pool)
+        acquisition = None if self.off else self._guard(self._begin, pool, args, kwargs)
         if acquisition is None:
             return wrapped(*args, **kwargs)
         try:
-            connection = self._get(acquisition, wrapped, pool, args, kwargs)
+            connection = self._get(acquisition, wrapped, args, kwargs)
         except BaseException as error:
             self._guard(_given_up, acquisition, error)
             raise
@@ -86,10 +86,10 @@ class Urllib3Hook:
         """In place of `HTTPConnectionPool._put_conn`."""
         if self.off:
             return wrapped(*args, **kwargs)
-        connection = args[0] if args else kwargs.get("conn")
+        connection: Any = args[0] if args else kwargs.get("conn")
         acquisition = self._guard(self._coming_back, pool, connection)
         result = wrapped(*args, **kwargs)
-        if acquisition is not None:
+        if acquisition is not None and connection.sock is None:
             self._guard(self._put, acquisition, pool, connection)
         return result
 
@@ -110,7 +110,7 @@ class Urllib3Hook:
         self._end_orphans()
         self.books.release(LIBRARY)
 
-    def _begin(self, pool: Any) -> PooledAcquisition | None:
+    def _begin(self, pool: Any, args: Args, kwargs: Kwargs) -> PooledAcquisition | None:
         if self._orphans:
             self._end_orphans()
         if not enabled():
@@ -119,7 +119,9 @@ class Urllib3Hook:
         destination = record.destination()
         if destination is None:
             return None
-        return PooledAcquisition(record, destination, self.spans, self._orphans)
+        acquisition = PooledAcquisition(record, destination, self.spans, self._orphans)
+        acquisition.may_wait = _may_wait(pool, args, kwargs)
+        return acquisition
 
     def _record_of(self, pool: Any) -> HostPool:
         attributes = pool.__dict__
@@ -133,8 +135,8 @@ class Urllib3Hook:
                 pool_in_use(self.books, made)
         return record
 
-    def _get(self, acquisition: PooledAcquisition, wrapped: Wrapped, pool: Any, args: Args, kwargs: Kwargs) -> Any:
-        if not self._guard(_may_wait, pool, args, kwargs):
+    def _get(self, acquisition: PooledAcquisition, wrapped: Wrapped, args: Args, kwargs: Kwargs) -> Any:
+        if not acquisition.may_wait:
             return wrapped(*args, **kwargs)
         try:
             return wrapped(timeout=0)
@@ -169,9 +171,7 @@ class Urllib3Hook:
 
     def _put(self, acquisition: PooledAcquisition, pool: Any, connection: Any) -> None:
         attributes = connection.__dict__
-        if connection.sock is not None or attributes.get(ATTRIBUTE) is not acquisition:
-            return
-        if attributes.pop(ATTRIBUTE, None) is not acquisition:
+        if attributes.get(ATTRIBUTE) is not acquisition or attributes.pop(ATTRIBUTE, None) is not acquisition:
             return
         if pool.pool is None:
             acquisition.destination.add_discard("pool_closed")
@@ -200,8 +200,10 @@ class Urllib3Hook:
 
 
 def _may_wait(pool: Any, args: Args, kwargs: Kwargs) -> bool:
+    if not pool.block:
+        return False
     timeout = args[0] if args else kwargs.get("timeout")
-    return bool(pool.block) and (timeout is None or (isinstance(timeout, (int, float)) and timeout > 0))
+    return timeout is None or (isinstance(timeout, (int, float)) and timeout > 0)
 
 
 def _connecting(connection: Any) -> PooledAcquisition | None:

@@ -35,8 +35,10 @@ REQUIREMENTS = (
 
 def locate() -> Path:
     """The place of the environment, made or not."""
+    # Ours is installed in place: of what the install writes down, only the entry points change.
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    made_from = repr((TRL, REQUIREMENTS, platform.python_version(), str(ROOT), project))
+    entry_points = [line for line in project.splitlines() if '= "otel_pool' in line]
+    made_from = repr((TRL, REQUIREMENTS, platform.python_version(), str(ROOT), entry_points))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "otel-pool" / f"trl-{hashlib.sha256(made_from.encode()).hexdigest()[:10]}"
 
