@@ -64,6 +64,7 @@ class WaitQueue:
         self._short = {priority: Turns() for priority in Priority}
         self._long = {priority: Turns() for priority in Priority}
         self._waiting = dict.fromkeys(Priority, 0)
+        self._count = 0
         self.bytes = 0
 
     def __repr__(self) -> str:
@@ -71,7 +72,7 @@ class WaitQueue:
         return f"<WaitQueue: {counts}, {self.bytes} bytes>"
 
     def __len__(self) -> int:
-        return sum(self._waiting.values())
+        return self._count
 
     def waiting(self, priority: Priority) -> int:
         """How many of a class wait."""
@@ -90,6 +91,7 @@ class WaitQueue:
         """Let it wait."""
         self._turns(ticket).push(ticket, front=front)
         self._waiting[ticket.ask.priority] += 1
+        self._count += 1
         self.bytes += ticket.ask.size
 
     def remove(self, ticket: Ticket) -> bool:
@@ -97,6 +99,7 @@ class WaitQueue:
         if not self._turns(ticket).remove(ticket):
             return False
         self._waiting[ticket.ask.priority] -= 1
+        self._count -= 1
         self.bytes -= ticket.ask.size
         return True
 

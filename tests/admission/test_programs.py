@@ -1,0 +1,132 @@
+"""The gate in programs of its own: without code, and told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from otel_pool.bench.engine import EngineOptions, running_engine
+
+FASTAPI = """
+    import sys, fastapi, uvicorn, asyncio
+    app = fastapi.FastAPI()
+    @app.post("/v1/chat/completions")
+    async def chat(request: fastapi.Request):
+        await asyncio.sleep(float((await request.json()).get("sleep", 0)))
+        return {"ok": True}
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
+"""
+AIOHTTP = """
+    import sys, asyncio
+    from aiohttp import web
+    async def chat(request):
+        await asyncio.sleep(float((await request.json()).get("sleep", 0)))
+        return web.json_response({"ok": True})
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", chat)
+    web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None)
+"""
+PROGRAMS = pytest.mark.parametrize("program", [FASTAPI, AIOHTTP], ids=["fastapi", "aiohttp"])
+
+
+@asynccontextmanager
+async def running(program: str, port: int, **environ: str) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """The program under `opentelemetry-instrument`, answering."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    environment |= {
+        "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none", **environ,
+    }  # fmt: skip
+    script = os.path.join(os.path.dirname(sys.executable), "opentelemetry-instrument")  # noqa: PTH118, PTH120
+    process = subprocess.Popen(
+        [script, sys.executable, "-c", textwrap.dedent(program), str(port)],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                except OSError:
+                    await asyncio.sleep(0.05)
+                else:
+                    writer.close()
+                    break
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as made:
+        yield made
+
+
+def ask(session: aiohttp.ClientSession, port: int, sleep: float = 0.0) -> aiohttp.client._RequestContextManager:
+    body = {"model": "m", "messages": [], "sleep": sleep}
+    return session.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body)
+
+
+@PROGRAMS
+async def test_one_setting_gates_a_program_and_sigterm_refuses_who_waits(
+    program: str, session: aiohttp.ClientSession, unused_tcp_port: int
+) -> None:
+    """Case 38: the running request ends, the parked one is refused at the signal, and the process is gone."""
+    port = unused_tcp_port
+    async with running_engine(EngineOptions(seats=1)) as engine:
+        settings = {"OTEL_POOL_ADMISSION_ENGINES": f"m={engine.url}", "OTEL_POOL_ADMISSION_MAX_INFLIGHT": "1"}
+        async with running(program, port, **settings) as process:
+            async with ask(session, port) as response:
+                assert response.status == 200
+            holds = asyncio.create_task(_outcome(session, port, 1.5))
+            await asyncio.sleep(0.3)
+            waits = asyncio.create_task(_outcome(session, port, 0.0))
+            await asyncio.sleep(0.2)
+            assert not waits.done()
+            process.send_signal(signal.SIGTERM)
+            assert await waits == (503, "shutdown")
+            assert not holds.done()
+            assert await holds == (200, None)
+            assert await asyncio.to_thread(process.wait, 10) in {0, -signal.SIGTERM}
+
+
+async def _outcome(session: aiohttp.ClientSession, port: int, sleep: float) -> tuple[int, str | None]:
+    async with ask(session, port, sleep) as response:
+        return response.status, response.headers.get("x-otel-pool-rejected-reason")
+
+
+@PROGRAMS
+async def test_without_the_setting_nothing_is_wrapped_and_nothing_imported(
+    program: str, session: aiohttp.ClientSession, unused_tcp_port: int
+) -> None:
+    """Case 40."""
+    probe = textwrap.dedent(program).replace(
+        'return {"ok": True}', "import sys; return {'ok': [m for m in sys.modules if m.startswith(P)]}"
+    )
+    probe = probe.replace(
+        'web.json_response({"ok": True})', "web.json_response({'ok': [m for m in sys.modules if m.startswith(P)]})"
+    )
+    async with (
+        running('P = "otel_pool.admission."\n' + probe, unused_tcp_port),
+        ask(session, unused_tcp_port) as response,
+    ):
+        loaded = (await response.json())["ok"]
+    assert set(loaded) <= {"otel_pool.admission.instrumentor", "otel_pool.admission.settings"}
+
+
+def test_importing_the_package_imports_no_framework() -> None:
+    code = (
+        "import sys, otel_pool.admission; print([m for m in ('aiohttp', 'starlette', 'msgspec') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,125 @@
+"""Several gateways, a long prompt, and engines that sleep or die, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import statistics
+import time
+
+import pytest
+
+from otel_pool.bench.control import Control
+from otel_pool.bench.engine import EngineOptions, running_engine
+from tests.admission.stage import gateway
+
+
+async def test_four_gateways_keep_to_one_limit_together_and_the_engine_stays_busy() -> None:
+    """Case 30: the engine's own peak, with all four overloaded, stays within 1.05 of the limit."""
+    limit = 40
+    async with contextlib.AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(running_engine(EngineOptions(seats=limit, service=0.6, jitter=0.3)))
+        settings = {"max_inflight": limit, "replicas": "4", "max_queue_depth": 1000, "poll_seconds": 2.0}
+        gates = [await stack.enter_async_context(gateway("web", engine.url, **settings)) for _ in range(4)]
+        began = time.monotonic()
+        statuses = await asyncio.gather(*(gate.status() for gate in gates for _ in range(60)))
+        took = time.monotonic() - began
+        assert statuses == [200] * 240
+        assert engine.state()["peak"] <= 1.05 * limit
+        # 240 requests of 0.6 s on 40 seats are 3.6 s of work; with half of the seats empty they are twice that.
+        assert took < 2 * 3.6
+
+
+@pytest.mark.parametrize("door", ["asgi"])
+async def test_short_prompts_pass_a_long_one_at_least_5_times_faster_than_without_the_lane(door: str) -> None:
+    """Case 25: two prompts of 65,000 tokens, then short ones; time to first token of the short ones, p99."""
+
+    async def first_token(gate: object, text: str) -> float:
+        began = time.monotonic()
+        async with gate.ask(stream=True, prompt=text, path="/v1/completions") as response:  # type: ignore[attr-defined]
+            await response.content.readuntil(b"\n\n")
+            took = time.monotonic() - began
+            await response.read()
+        return took
+
+    async def worst(**settings: object) -> float:
+        # One prompt is read after the other; the first long one takes nearly a second, and short ones nearly nothing.
+        options = EngineOptions(seats=2, service=0.02, prefill_rate=80_000.0, prefill_order="shared")
+        async with (
+            running_engine(options) as engine,
+            gateway(door, engine.url, max_inflight=2, **settings) as gate,
+        ):
+            long = [asyncio.create_task(first_token(gate, "word" * 65_000)) for _ in range(2)]
+            await asyncio.sleep(0.1)
+            short = await asyncio.gather(*(first_token(gate, "hi") for _ in range(5)))
+            await asyncio.gather(*long)
+        return statistics.quantiles(short, n=100)[98]
+
+    without = await worst()
+    with_lane = await worst(long_prompt_tokens=8000)
+    assert with_lane * 5 <= without
+
+
+async def test_a_sleeping_engine_is_refused_with_a_longer_retry_after_and_served_when_it_wakes() -> None:
+    """Case 20."""
+    async with (
+        running_engine(EngineOptions(seats=2, service=0.01, sleep=True)) as engine,
+        gateway("web", engine.url, max_inflight=2, poll_seconds=0.1) as gate,
+    ):
+        while gate.driver.gate.room.reading.state.value != "asleep":
+            await asyncio.sleep(0.01)
+        async with gate.ask() as response:
+            assert response.status == 503
+            assert response.headers["x-otel-pool-rejected-reason"] == "asleep"
+            assert int(response.headers["retry-after"]) >= 15
+        engine.control(Control(sleep=False))
+        while gate.driver.gate.room.reading.state.value != "fresh":
+            await asyncio.sleep(0.01)
+        assert await gate.status() == 200
+
+
+async def test_an_engine_whose_metrics_fail_for_ever_is_served_within_the_own_count() -> None:
+    """Case 17 and 8: one alert, the request goes on, and our own requests keep to the limit."""
+    async with running_engine(EngineOptions(seats=8, service=0.05)) as engine:
+        engine.control(Control(metrics_status=500))
+        async with gateway("web", engine.url, max_inflight=2, poll_seconds=0.1) as gate:
+            assert await asyncio.gather(*(gate.status() for _ in range(12))) == [200] * 12
+        assert engine.state()["peak"] <= 2
+
+
+async def test_a_hanging_metrics_page_never_stops_requests() -> None:
+    """Case 18: each scrape takes longer than it may."""
+    async with (
+        running_engine(EngineOptions(seats=8, service=0.05, metrics_delay=5.0)) as engine,
+        gateway("web", engine.url, max_inflight=2, poll_seconds=0.1) as gate,
+    ):
+        assert await asyncio.gather(*(gate.status() for _ in range(6))) == [200] * 6
+
+
+async def test_the_gate_says_once_which_limit_holds(caplog: pytest.LogCaptureFixture) -> None:
+    """Case 11."""
+    caplog.set_level(logging.INFO, "otel_pool.admission")
+    async with (
+        running_engine(EngineOptions(seats=2, service=0.01)) as engine,
+        gateway("web", engine.url, max_inflight=8, replicas="2", workers=2, poll_seconds=0.1) as gate,
+    ):
+        while gate.driver.gate.room.reading.state.value != "fresh":
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.25)
+    (told,) = [record.getMessage() for record in caplog.records if "limit" in record.getMessage()]
+    assert "limit 8 (configured), shared by 4 processes, of which this process may hold 2 alone" in told
+
+
+async def test_a_limit_is_learned_from_an_engine_that_does_not_say_it() -> None:
+    async with (
+        running_engine(EngineOptions(seats=4, service=0.3)) as engine,
+        gateway("web", engine.url, poll_seconds=0.1) as gate,
+    ):
+        assert await asyncio.gather(*(gate.status() for _ in range(24))) == [200] * 24
+        limit = gate.driver.gate.room.reading.limit
+        assert limit.source == "learned"
+        assert 4 <= limit.limit <= 6  # type: ignore[operator]  # it is known where it was learned
+        engine.control(Control(reset_peak=True))
+        assert await asyncio.gather(*(gate.status() for _ in range(24))) == [200] * 24
+        assert engine.state()["peak"] <= 6 + 2
