@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -18,12 +19,22 @@ from starlette.routing import Route
 
 from otel_pool.admission.asgi import AdmissionMiddleware
 from otel_pool.admission.controller import Controller
-from otel_pool.admission.driver import GateDriver
+from otel_pool.admission.driver import GateDriver, Passage
 from otel_pool.admission.settings import AdmissionSettings
+from otel_pool.admission.ticket import Ask
 from otel_pool.admission.web import attach, web_middleware
 
 DOORS = ("asgi", "web")
 PATH = "/v1/chat/completions"
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Until the condition holds; TimeoutError when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        await asyncio.sleep(0.005)
 
 
 @dataclass
@@ -40,6 +51,10 @@ class Gateway:
         (driver,) = self.controller.drivers()
         return driver
 
+    def hold(self) -> Passage:
+        """A seat that is taken while the block runs, by nobody who is forwarded."""
+        return self.driver.passage(Ask())
+
     def ask(self, *, stream: bool = False, path: str = PATH, **keys: object) -> aiohttp.client._RequestContextManager:
         body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream, **keys}
         return self.session.post(self.url + path, json=body)
@@ -51,15 +66,11 @@ class Gateway:
 
     async def parked(self, count: int) -> None:
         """Until so many requests wait at the gate."""
-        async with asyncio.timeout(10):
-            while len(self.driver.gate.queue) != count:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.driver.gate.queue) == count)
 
     async def leases(self, count: int) -> None:
         """Until so many requests hold a lease."""
-        async with asyncio.timeout(10):
-            while self.driver.gate.room.ledger.leases != count:
-                await asyncio.sleep(0.005)
+        await until(lambda: self.driver.gate.room.ledger.leases == count)
 
 
 @asynccontextmanager

@@ -118,8 +118,7 @@ async def test_one_ended_request_wakes_exactly_one() -> None:
 async def test_the_deadline_is_kept_without_anything_else_happening() -> None:
     driver = make(limit=1, seconds=0.05)
     with driver.passage(Ask()), driver.passage(Ask()) as passage:
-        async with asyncio.timeout(5):
-            await passage.wait(None)
+        await passage.wait(5.0)
         assert passage.refused_for is Reason.TIMEOUT
 
 

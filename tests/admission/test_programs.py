@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ import aiohttp
 import pytest
 
 from otel_pool.bench.engine import EngineOptions, running_engine
+from tests.admission.stage import until
 
 FASTAPI = """
     import sys, fastapi, uvicorn, asyncio
@@ -51,19 +53,19 @@ async def running(program: str, port: int, **environ: str) -> AsyncIterator[subp
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
-        async with asyncio.timeout(30):
-            while True:
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                except OSError:
-                    await asyncio.sleep(0.05)
-                else:
-                    writer.close()
-                    break
+        await until(lambda: _answers(port), seconds=30)
         yield process
     finally:
         process.kill()
         process.communicate()
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ async def test_one_setting_gates_a_program_and_sigterm_refuses_who_waits(
         async with running(program, port, **settings) as process:
             async with ask(session, port) as response:
                 assert response.status == 200
-            holds = asyncio.create_task(_outcome(session, port, 1.5))
+            holds = asyncio.create_task(_outcome(session, port, 2.5))
             await asyncio.sleep(0.3)
             waits = asyncio.create_task(_outcome(session, port, 0.0))
             await asyncio.sleep(0.2)
