@@ -15,12 +15,10 @@ from collections.abc import Callable, Iterable
 from otel_pool.names import pool as names
 from otel_pool.names.table import Metric
 from otel_pool.pool.destinations import Destination, Destinations, Key, PoolReading, Snapshot
-from otel_pool.telemetry import Attributes, Histogram, Meter, histogram, observe
+from otel_pool.pool.drain import record_all
+from otel_pool.telemetry import Attributes, Meter, histogram, observe
 
 Points = Iterable[tuple[float, Attributes]]
-
-#: Samples recorded between two pauses of a drain: some 0.3 ms of the interpreter at a time.
-_STRIDE = 25
 
 
 def attributes_of(key: Key) -> dict[str, str | int]:
@@ -76,11 +74,11 @@ class PoolMetrics:
 
     def _drain(self, destination: Destination) -> None:
         attributes = attributes_of(destination.key)
-        _record(self._time_in_queue, destination.waits.drain(), attributes)
-        _record(self._create_time, destination.creates.drain(), attributes)
-        _record(self._use_time, destination.uses.drain(), attributes)
+        record_all(self._time_in_queue, destination.waits.drain(), attributes)
+        record_all(self._create_time, destination.creates.drain(), attributes)
+        record_all(self._use_time, destination.uses.drain(), attributes)
         websocket = {**attributes, names.PROTOCOL.key: "websocket"}
-        _record(self._use_time, destination.socket_uses.drain(), websocket)
+        record_all(self._use_time, destination.socket_uses.drain(), websocket)
         for failure in destination.settle():
             failed = {**attributes, names.ERROR_TYPE.key: failure.error_type}
             self._time_in_queue.record(failure.waited, failed)
@@ -176,10 +174,3 @@ class PoolMetrics:
 
 def _items(counts: object) -> Iterable[tuple[str, int]]:
     return counts.items() if isinstance(counts, dict) else ()
-
-
-def _record(instrument: Histogram, samples: list[float], attributes: Attributes) -> None:
-    for index, sample in enumerate(samples):
-        instrument.record(sample, attributes)
-        if index % _STRIDE == _STRIDE - 1:
-            time.sleep(0)
