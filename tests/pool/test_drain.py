@@ -81,7 +81,10 @@ WAYS: dict[str, Callable[[], tuple[list[InMemoryMetricReader], dict[str, Any]]]]
             ]
         },
     ),
-    "dropped": lambda: ([InMemoryMetricReader()], {"views": [View(instrument_name="*", aggregation=DropAggregation())]}),
+    "dropped": lambda: (
+        [InMemoryMetricReader()],
+        {"views": [View(instrument_name="*", aggregation=DropAggregation())]},
+    ),
     "no exemplars": lambda: ([InMemoryMetricReader()], {"exemplar_filter": AlwaysOffExemplarFilter()}),
     "exemplars": lambda: ([InMemoryMetricReader()], {"exemplar_filter": AlwaysOnExemplarFilter()}),
     "no reader": lambda: ([], {}),
