@@ -35,7 +35,7 @@ class PooledAcquisition(Acquisition):
     __slots__ = ("_orphans", "_out_at", "_span", "_spans", "is_out", "kept", "may_wait", "pool", "thread")
 
     def __init__(self, pool: HostPool, destination: Destination, spans: AcquisitionSpans, orphans: list[Span]) -> None:
-        super().__init__(destination, monotonic())
+        Acquisition.__init__(self, destination, monotonic())
         self.pool = pool
         self.thread = get_ident()
         self.is_out = False

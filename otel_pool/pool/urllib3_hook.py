@@ -58,15 +58,24 @@ class Urllib3Hook:
 
     def get_conn(self, wrapped: Wrapped, pool: Any, args: Args, kwargs: Kwargs) -> Any:
         """In place of `HTTPConnectionPool._get_conn`."""
-        acquisition = None if self.off else self._guard(self._begin, pool, args, kwargs)
+        acquisition = None
+        try:
+            if not self.off:
+                acquisition = self._begin(pool, args, kwargs)
+        except Exception as error:
+            self._fail(error)
         if acquisition is None:
             return wrapped(*args, **kwargs)
         try:
-            connection = self._get(acquisition, wrapped, args, kwargs)
+            get = self._wait_for if acquisition.may_wait else _get
+            connection = get(acquisition, wrapped, args, kwargs)
         except BaseException as error:
             self._guard(_given_up, acquisition, error)
             raise
-        self._guard(self._got, acquisition, pool, connection)
+        try:
+            self._got(acquisition, pool, connection)
+        except Exception as error:
+            self._fail(error)
         return connection
 
     def connect(self, wrapped: Wrapped, connection: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -87,7 +96,11 @@ class Urllib3Hook:
         if self.off:
             return wrapped(*args, **kwargs)
         connection: Any = args[0] if args else kwargs.get("conn")
-        acquisition = self._guard(self._coming_back, pool, connection)
+        acquisition = None
+        try:
+            acquisition = self._coming_back(pool, connection)
+        except Exception as error:
+            self._fail(error)
         result = wrapped(*args, **kwargs)
         if acquisition is not None and connection.sock is None:
             self._guard(self._put, acquisition, pool, connection)
@@ -115,29 +128,27 @@ class Urllib3Hook:
             self._end_orphans()
         if not enabled():
             return None
-        record = self._record_of(pool)
-        destination = record.destination()
-        if destination is None:
+        record: HostPool | None = pool.__dict__.get(ATTRIBUTE)
+        if record is None or record.outdated or record.registry is not self.books.destinations:
+            record = self._new_record(pool, record)
+        if record.destination is None:
             return None
-        acquisition = PooledAcquisition(record, destination, self.spans, self._orphans)
-        acquisition.may_wait = _may_wait(pool, args, kwargs)
+        acquisition = PooledAcquisition(record, record.destination, self.spans, self._orphans)
+        if pool.block:
+            acquisition.may_wait = _may_wait(args, kwargs)
         return acquisition
 
-    def _record_of(self, pool: Any) -> HostPool:
+    def _new_record(self, pool: Any, outdated: HostPool | None) -> HostPool:
         attributes = pool.__dict__
-        record: HostPool | None = attributes.get(ATTRIBUTE)
-        if record is None or record.outdated or record.registry is not self.books.destinations:
-            made = HostPool(pool, self.books.destinations, self._excluded)
-            if record is not None:
-                attributes.pop(ATTRIBUTE, None)
-            record = attributes.setdefault(ATTRIBUTE, made)
-            if record is made:
-                pool_in_use(self.books, made)
+        if outdated is not None:
+            attributes.pop(ATTRIBUTE, None)
+        made = HostPool(pool, self.books.destinations, self._excluded)
+        record: HostPool = attributes.setdefault(ATTRIBUTE, made)
+        if record is made:
+            pool_in_use(self.books, made)
         return record
 
-    def _get(self, acquisition: PooledAcquisition, wrapped: Wrapped, args: Args, kwargs: Kwargs) -> Any:
-        if not acquisition.may_wait:
-            return wrapped(*args, **kwargs)
+    def _wait_for(self, acquisition: PooledAcquisition, wrapped: Wrapped, args: Args, kwargs: Kwargs) -> Any:
         try:
             return wrapped(timeout=0)
         except EmptyPoolError:
@@ -188,20 +199,28 @@ class Urllib3Hook:
             span.end()
 
     def _guard(self, step: Callable[..., Any], *args: Any) -> Any:
-        """Make one step of ours. The hook is wrong about something if it raises: no more of it in this process."""
+        # A step that not every call makes; the others are guarded where they stand, which costs them nothing.
         try:
             return step(*args)
-        except Exception:
-            if not self.off:
-                self.off = True
-                self.books.release(LIBRARY)
-                _logger.exception("the urllib3 pool hook failed and is off in this process; requests go on without it")
+        except Exception as error:
+            self._fail(error)
             return None
 
+    def _fail(self, error: Exception) -> None:
+        """The hook is wrong about something: no more of it in this process, and one line that says so."""
+        if not self.off:
+            self.off = True
+            self.books.release(LIBRARY)
+            _logger.error(
+                "the urllib3 pool hook failed and is off in this process; requests go on without it", exc_info=error
+            )
 
-def _may_wait(pool: Any, args: Args, kwargs: Kwargs) -> bool:
-    if not pool.block:
-        return False
+
+def _get(acquisition: PooledAcquisition, wrapped: Wrapped, args: Args, kwargs: Kwargs) -> Any:
+    return wrapped(*args, **kwargs)
+
+
+def _may_wait(args: Args, kwargs: Kwargs) -> bool:
     timeout = args[0] if args else kwargs.get("timeout")
     return timeout is None or (isinstance(timeout, (int, float)) and timeout > 0)
 

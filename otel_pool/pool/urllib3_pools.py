@@ -39,8 +39,10 @@ class HostPool:
         self.outdated = False
         host = (pool.host or "").strip("[]")
         port = pool.port or _DEFAULT_PORTS.get(pool.scheme, 0)
-        self._key = None if host in excluded else Key(LIBRARY, host, port, pool.scheme)
-        self._destination: Destination | None = None
+        #: Its destination, or None when its host is excluded.
+        self.destination: Destination | None = None
+        if host not in excluded:
+            self.destination = destinations.get(Key(LIBRARY, host, port, pool.scheme))
         # All mutable state; any thread may enter and leave. id(acquisition) -> its connection, for those that are out,
         # in the order in which they went out.
         self.out: dict[int, ref[Any]] = {}
@@ -51,12 +53,6 @@ class HostPool:
         #: Connections made since the pool first threw one away for being full; None until it did.
         self.made_again: int | None = None
         self.advised = False
-
-    def destination(self) -> Destination | None:
-        """Its destination, or None when its host is excluded."""
-        if self._destination is None and self._key is not None:
-            self._destination = self.registry.get(self._key)
-        return self._destination
 
     def forget(self) -> None:
         """The registry begins anew, as in a forked child: the pool needs a new record for its next call."""
@@ -77,7 +73,8 @@ class HostPool:
     def take_back(self, acquisition: PooledAcquisition) -> None:
         """`acquisition` is out no more."""
         self.out.pop(id(acquisition), None)
-        self.held.pop(id(acquisition), None)
+        if self.held:
+            self.held.pop(id(acquisition), None)
 
     def closed_by_this_thread(self) -> PooledAcquisition | None:
         """The acquisition that ends by `_put_conn(None)` on this thread.
@@ -97,9 +94,9 @@ class HostPool:
         """Size and idle connections; None once closed."""
         pool = self._pool()
         queue: Any = None if pool is None else pool.pool
-        if pool is None or queue is None or self._destination is None:
+        if pool is None or queue is None or self.destination is None or self.outdated:
             return None
-        key = self._destination.key
+        key = self.destination.key
         return PoolReading(
             library=LIBRARY,
             limit_per_host=queue.maxsize,

@@ -58,14 +58,14 @@ class Suite:
 _AIOHTTP = ("pytest-mock", "pytest-cov", "pytest-timeout", "re-assert", "freezegun", "trustme", "setuptools", "brotli")
 _URLLIB3 = ("pytest-timeout", "PySocks", "trustme", "cryptography", "python-dateutil", "setuptools")
 _QUART = ("anyio[trio]", "h2", "httpx", "hypercorn", "pytest-socket", "quart", "quart-trio", "trio", "brotli", "idna")
-_TORNADO = ("tornado<7", "mock", "flaky")
+_TORNADO = ("tornado==6.2", "mock", "flaky", "six")
 _URLLIB3_FILES = (
     "test/test_connectionpool.py",
     "test/test_poolmanager.py",
     "test/with_dummyserver/test_connectionpool.py",
     "test/with_dummyserver/test_poolmanager.py",
 )
-_REQUESTS = ("httpbin~=0.10.0", "trustme", "PySocks", "pytest-mock", "setuptools")
+_REQUESTS = ("httpbin~=0.10.0", "trustme", "PySocks", "pytest-mock", "pytest-timeout", "setuptools")
 
 SUITES = (
     Suite(

@@ -28,7 +28,7 @@ class BrokenStepError(Exception):
 
 
 STEPS = [
-    (HostPool, "destination"),
+    (HostPool, "__init__"),
     (HostPool, "take_out"),
     (HostPool, "take_back"),
     (PooledAcquisition, "__init__"),
