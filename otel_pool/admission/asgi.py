@@ -23,7 +23,7 @@ from otel_pool.admission.request import Peek, peek
 from otel_pool.admission.responses import keep_alive
 from otel_pool.admission.runtime import Urls
 from otel_pool.admission.settings import MAX_BODY_BYTES
-from otel_pool.admission.ticket import Priority, Reason, State
+from otel_pool.admission.ticket import Priority, Reason
 from otel_pool.admission.wiring import instrument
 
 Scope = MutableMapping[str, Any]
@@ -75,7 +75,8 @@ class AdmissionMiddleware:
         elif scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
         elif self._holds(scope):
-            await self._gate({**scope, _GATED: True}, Client(receive, send))
+            scope[_GATED] = True
+            await self._gate(scope, Client(receive, send))
         else:
             await self.app(scope, receive, send)
 
@@ -85,7 +86,7 @@ class AdmissionMiddleware:
         return self.controller.is_inference(scope["method"], scope["path"])
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.controller.runtime()
+        self.controller.start()
         try:
             await self.app(scope, receive, send)
         finally:
@@ -171,11 +172,12 @@ class AdmissionMiddleware:
             raise
 
     def _span(self, scope: Scope, passage: Passage) -> None:
-        ticket = passage.ticket
-        if self._spans is None or ticket is None or not (ticket.parked or ticket.state is State.REFUSED):
-            return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        self._spans.record(passage, headers)
+        if self._spans is not None:
+            self._spans.record(passage, lambda: _text_headers(scope))
 
     def _too_large(self) -> str:
         return f"The limit is {self.controller.settings.max_body_bytes} bytes: see {MAX_BODY_BYTES}."
+
+
+def _text_headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

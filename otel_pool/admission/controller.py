@@ -130,7 +130,7 @@ class Controller:
         """Asking for a gate failed, in an application's function or here: logged once; the request goes ungated."""
         if not self._fault_told:
             self._fault_told = True
-            _logger.error("a request could not be gated and goes on without; told once", exc_info=error)
+            _logger.error("the gate could not be asked; requests go on without it; told once", exc_info=error)
 
     def runtime(self) -> Runtime:
         """The gates of the running loop, made when they are asked for first."""
@@ -145,6 +145,13 @@ class Controller:
             )  # fmt: skip
             self._runtimes[loop] = found
         return found
+
+    def start(self) -> None:
+        """Make the gates of the running loop now, and begin to watch the engines. A failure is logged, never raised."""
+        try:
+            self.runtime()
+        except Exception as error:  # noqa: BLE001 - told by `failed`
+            self.failed(error)
 
     def drivers(self) -> Iterator[GateDriver]:
         """Every gate there is, for metrics."""

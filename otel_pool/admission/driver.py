@@ -49,7 +49,7 @@ class GateDriver:
         self.gate = gate
         self.broken = False
         self.clock = clock
-        self.on_report = on_report
+        self._on_report = on_report
         self._recorder = recorder
         self._on_park = on_park
         self._waiters: set[asyncio.Future[None]] = set()
@@ -99,6 +99,10 @@ class GateDriver:
         if ticket.state is State.WAITING and not self.broken:
             self._wait_for(ticket)
 
+    def take_report(self, report: str) -> None:
+        """An answer carried the engine's load report."""
+        self._guard(lambda: self._on_report(report))
+
     def close(self) -> None:
         """Stop the timer. Who waits is refused by `shut_down` before."""
         if self._timer is not None:
@@ -114,7 +118,7 @@ class GateDriver:
         ticket.waiter = waiter
         self._waiters.add(waiter)
         waiter.add_done_callback(self._waiters.discard)
-        self._on_park()
+        self._guard(self._on_park)
         self._arm()
 
     def _wake(self, settled: Iterable[Ticket]) -> None:
@@ -223,7 +227,7 @@ class Passage:
 
     def reported(self, report: str) -> None:
         """The answer carried the engine's load report."""
-        self._driver.on_report(report)
+        self._driver.take_report(report)
 
     def engine_refused(self) -> None:
         """The engine itself answered 503 and nothing was forwarded: wait again, within the old deadline."""

@@ -5,18 +5,21 @@ Everything but the two histograms is read at collection; those are drained then 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from opentelemetry.context import Context
 from opentelemetry.propagate import extract
 
 from otel_pool.admission.driver import GateDriver, Passage
 from otel_pool.admission.recorder import RESULTS, Recorder
 from otel_pool.admission.ticket import Priority, State, Ticket
 from otel_pool.names import admission as names
+from otel_pool.pool.drain import record_all
 from otel_pool.telemetry import Attributes, Meter, Status, StatusCode, Tracer, histogram, observe, trace
+
+_logger = logging.getLogger(__name__)
 
 Drivers = Callable[[], Iterable[GateDriver]]
 Point = tuple[float, Attributes]
@@ -28,10 +31,10 @@ def register(meter: Meter, drivers: Drivers, recorder: Recorder) -> None:
     leases = histogram(meter, names.LEASE_DURATION)
 
     def requests() -> Iterator[Point]:
-        for wait in recorder.waits.drain():
-            waits.record(wait.waited, _settled(wait.gate, wait.result, wait.reason))
-        for gate, seconds in recorder.leases.drain():
-            leases.record(seconds, _gate(gate))
+        for (gate, result, reason), seconds in _grouped(recorder.waits.drain()).items():
+            record_all(waits, seconds, _settled(gate, result, reason))
+        for (gate,), seconds in _grouped(recorder.leases.drain()).items():
+            record_all(leases, seconds, _gate(gate))
         for (gate, result, reason), count in list(recorder.requests.items()):
             yield count, _settled(gate, result, reason)
 
@@ -42,6 +45,13 @@ def register(meter: Meter, drivers: Drivers, recorder: Recorder) -> None:
     observe(meter, names.LIMIT, lambda: _limits(drivers()))
     observe(meter, names.ESTIMATE, lambda: _sum(drivers(), lambda driver: driver.gate.room.ledger.estimate()))
     observe(meter, names.ESTIMATE_ERROR, lambda: _errors(drivers()))
+
+
+def _grouped(samples: Iterable[tuple[tuple[str, ...], float]]) -> dict[tuple[str, ...], list[float]]:
+    found: dict[tuple[str, ...], list[float]] = {}
+    for series, seconds in samples:
+        found.setdefault(series, []).append(seconds)
+    return found
 
 
 def _gate(label: str) -> dict[str, str]:
@@ -89,16 +99,24 @@ class WaitSpans:
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
+        self._off = False
 
-    def record(self, passage: Passage, headers: Mapping[str, str]) -> None:
+    def record(self, passage: Passage, headers: Callable[[], Mapping[str, str]]) -> None:
         """The span of a settled passage, in the present trace or in that of the request's `headers`.
 
         A request that went at once makes none, and one without any trace makes no new one.
         """
         ticket = passage.ticket
-        if ticket is None or not _is_worth_a_span(ticket):
+        if self._off or ticket is None or not (ticket.parked or ticket.state is State.REFUSED):
             return
-        parent = None if trace.get_current_span().get_span_context().is_valid else _remote(headers)
+        try:
+            self._make(passage, ticket, headers)
+        except Exception:
+            self._off = True
+            _logger.exception("the span of a request at the gate could not be made; such spans are off from here on")
+
+    def _make(self, passage: Passage, ticket: Ticket, headers: Callable[[], Mapping[str, str]]) -> None:
+        parent = None if trace.get_current_span().get_span_context().is_valid else extract(headers())
         if parent is not None and not trace.get_current_span(parent).get_span_context().is_valid:
             return
         end = time.time_ns()
@@ -110,14 +128,6 @@ class WaitSpans:
             span.set_attribute(names.ERROR_TYPE.key, ticket.reason.value)
             span.set_status(Status(StatusCode.ERROR))
         span.end(end)
-
-
-def _is_worth_a_span(ticket: Ticket) -> bool:
-    return ticket.state is State.REFUSED or ticket.parked
-
-
-def _remote(headers: Mapping[str, str]) -> Context:
-    return extract(headers)
 
 
 def _attributes(passage: Passage, ticket: Ticket) -> dict[str, str | int | float]:

@@ -67,7 +67,7 @@ def attach(app: web.Application, controller: Controller) -> None:
     """Start the gate with the application and stop it with it: who waits at a shutdown is refused at once."""
 
     async def start(app: web.Application) -> None:
-        controller.runtime()
+        controller.start()
 
     async def refuse(app: web.Application) -> None:
         controller.shut_down()
@@ -172,7 +172,7 @@ class WebGate:
 
     def _span(self, exchange: Exchange, passage: Passage) -> None:
         if self._spans is not None:
-            self._spans.record(passage, exchange.request.headers)
+            self._spans.record(passage, lambda: exchange.request.headers)
 
 
 async def _answer(exchange: Exchange, handler: Handler) -> web.StreamResponse | None:

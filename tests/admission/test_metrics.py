@@ -170,10 +170,10 @@ async def test_names_of_one_engine_share_its_gate() -> None:
 
 async def test_a_request_that_waited_makes_a_span_in_the_clients_trace(stage: Stage) -> None:
     with stage.driver.passage(Ask()) as first, stage.driver.passage(Ask()), stage.driver.passage(Ask()) as waiting:
-        stage.recorder.record(first, TRACE)
+        stage.recorder.record(first, lambda: TRACE)
         await asyncio.sleep(0.01)
         first.finish()
-        stage.recorder.record(waiting, TRACE)
+        stage.recorder.record(waiting, lambda: TRACE)
     (span,) = stage.spans.get_finished_spans()
     assert span.name == "admission.wait"
     assert span.context.trace_id == 0x0AF7651916CD43DD8448EB211C80319C
@@ -188,7 +188,7 @@ async def test_a_refused_request_makes_a_span_in_error(stage: Stage) -> None:
     """Case 33."""
     stage.controller.shut_down()
     with stage.driver.passage(Ask()) as refused:
-        stage.recorder.record(refused, TRACE)
+        stage.recorder.record(refused, lambda: TRACE)
     (span,) = stage.spans.get_finished_spans()
     assert span.status.is_ok is False
     assert span.attributes["error.type"] == "shutdown"
@@ -197,8 +197,18 @@ async def test_a_refused_request_makes_a_span_in_error(stage: Stage) -> None:
 async def test_a_request_without_a_trace_makes_no_new_one(stage: Stage) -> None:
     stage.controller.shut_down()
     with stage.driver.passage(Ask()) as refused:
-        stage.recorder.record(refused, {})
+        stage.recorder.record(refused, dict)
     assert stage.spans.get_finished_spans() == ()
+
+
+async def test_a_span_that_cannot_be_made_harms_no_request_and_is_told_once(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.controller.shut_down()
+    for _ in range(2):
+        with stage.driver.passage(Ask()) as refused:
+            stage.recorder.record(refused, lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+    assert len([record for record in caplog.records if "could not be made" in record.message]) == 1
 
 
 def test_the_table_names_every_instrument_once() -> None:
