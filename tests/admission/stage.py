@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import uvicorn
@@ -20,6 +21,7 @@ from starlette.routing import Route
 from otel_pool.admission.asgi import AdmissionMiddleware
 from otel_pool.admission.controller import Controller
 from otel_pool.admission.driver import GateDriver, Passage
+from otel_pool.admission.request import Peek
 from otel_pool.admission.settings import AdmissionSettings
 from otel_pool.admission.ticket import Ask
 from otel_pool.admission.web import attach, web_middleware
@@ -44,6 +46,7 @@ class Gateway:
     url: str
     controller: Controller
     session: aiohttp.ClientSession
+    engine_of: Callable[[Any, Peek], str] | None = None
     forwarded: int = 0
 
     @property
@@ -74,12 +77,14 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway(door: str, engine_url: str, **settings: object) -> AsyncIterator[Gateway]:
+async def gateway(
+    door: str, engine_url: str, *, engine_of: Callable[[Any, Peek], str] | None = None, **settings: object
+) -> AsyncIterator[Gateway]:
     """A gateway that forwards all it is asked to `engine_url`."""
     values: dict[str, object] = {"engines": f"m={engine_url}", "workers": 1, "poll_seconds": 0.3, **settings}
     controller = Controller(AdmissionSettings(**values))  # type: ignore[arg-type]
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        made = Gateway("", controller, session)
+        made = Gateway("", controller, session, engine_of)
         serve = _serve_asgi if door == "asgi" else _serve_web
         async with serve(made, engine_url) as url:
             made.url = url
@@ -107,7 +112,7 @@ async def _serve_asgi(made: Gateway, engine_url: str) -> AsyncIterator[str]:
     app = Starlette(routes=[
         Route("/v1/models", models, methods=["GET", "POST"]), Route("/{path:path}", forward, methods=["POST"]),
     ])  # fmt: skip
-    guarded = AdmissionMiddleware(app, controller=made.controller)
+    guarded = AdmissionMiddleware(app, controller=made.controller, engine_of=made.engine_of)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         config = uvicorn.Config(guarded, lifespan="on", log_level="error", timeout_graceful_shutdown=2)
         server = uvicorn.Server(config)
@@ -137,7 +142,9 @@ async def _serve_web(made: Gateway, engine_url: str) -> AsyncIterator[str]:
     async def models(request: web.Request) -> web.Response:
         return web.json_response({"data": []})
 
-    app = web.Application(middlewares=[web_middleware(controller=made.controller)], client_max_size=2**26)
+    app = web.Application(
+        middlewares=[web_middleware(controller=made.controller, engine_of=made.engine_of)], client_max_size=2**26
+    )
     attach(app, made.controller)
     app.router.add_route("*", "/v1/models", models)
     app.router.add_post("/{path:.*}", forward)

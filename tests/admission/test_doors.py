@@ -13,6 +13,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
+from otel_pool.admission.request import Peek
+from otel_pool.admission.ticket import Ask
 from otel_pool.bench.control import Control
 from otel_pool.bench.engine import Engine, EngineOptions, running_engine
 from tests.admission.stage import DOORS, PATH, Gateway, gateway, until
@@ -258,6 +260,21 @@ async def test_a_body_that_cannot_be_read_reaches_the_engine_as_it_came(door: st
             assert "x-otel-pool-rejected-reason" not in response.headers
         assert gate.forwarded == 1
         assert gate.driver.gate.room.ledger.leases == 0
+
+
+async def test_the_gate_holds_per_engine_where_the_application_says_which(door: str, engine: Engine) -> None:
+    """One engine's full gate does not hold back a request to the other."""
+    other = "http://127.0.0.1:9"
+
+    def engine_of(request: object, peek: Peek) -> str:
+        return other if peek.stream else engine.url
+
+    async with gateway(door, engine.url, max_inflight=1, max_queue_depth=0, engine_of=engine_of) as gate:
+        driver = gate.controller.driver((other,))
+        assert driver is not None
+        with driver.passage(Ask()):
+            assert await gate.status(stream=True) == 503
+            assert await gate.status() == 200
 
 
 async def test_frozen_gauges_after_an_abort_of_everything_open_the_gate_within_10_seconds(door: str) -> None:
