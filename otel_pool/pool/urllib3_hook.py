@@ -111,7 +111,7 @@ class Urllib3Hook:
         evicts = not self.off and self._guard(_is_full, manager)
         pool = wrapped(*args, **kwargs)
         if evicts:
-            self.books.destinations.add_eviction(LIBRARY)
+            self._guard(self.books.destinations.add_eviction, LIBRARY)
         return pool
 
     def stop(self) -> None:

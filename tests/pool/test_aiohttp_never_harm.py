@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import linecache
 import sys
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 import aiohttp
@@ -15,6 +13,7 @@ import pytest
 
 from otel_pool import AiohttpPoolInstrumentor
 from otel_pool.pool import acquisition, aiohttp_connector, aiohttp_hook, destinations, process, samples, spans
+from tests.support.faults import Fault, InjectedError
 from tests.support.servers import Delay, serving, until
 from tests.support.telemetry import Telemetry
 
@@ -34,40 +33,6 @@ SHELL = {
 }
 MODULES = (acquisition, aiohttp_connector, aiohttp_hook, destinations, process, samples, spans)
 FILES = {module.__file__ for module in MODULES}
-
-
-class InjectedError(Exception):
-    pass
-
-
-class Fault:
-    """Raises at the n-th distinct line that runs in the hook during one scenario."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.seen: set[tuple[str, int]] = set()
-        self.where = ""
-
-    def trace(self, frame: FrameType, event: str, _arg: Any) -> Any:
-        code = frame.f_code
-        if code.co_filename not in FILES or code.co_name in SHELL or code.co_name.startswith("<"):
-            return None
-        return self.line
-
-    def line(self, frame: FrameType, event: str, _arg: Any) -> Any:
-        place = (frame.f_code.co_filename, frame.f_lineno)
-        if event != "line" or place in self.seen or _enters_a_block(*place):
-            return self.line
-        self.seen.add(place)
-        if len(self.seen) == self.at:
-            self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
-            raise InjectedError(self.where)
-        return self.line
-
-
-def _enters_a_block(file: str, line: int) -> bool:
-    # A trace that raises on leaving a `with` would skip its exit, which no real exception can.
-    return linecache.getline(file, line).lstrip().startswith("with ")
 
 
 async def scenario(server: Delay, telemetry: Telemetry) -> list[str]:
@@ -111,7 +76,7 @@ async def test_a_fault_at_any_line_of_the_hook_leaves_the_requests_as_they_are(
         at, injected = 0, 0
         while True:
             at += 1
-            fault = Fault(at)
+            fault = Fault(at, FILES, SHELL)
             caplog.clear()
             ours.instrument(**options, queue_span_seconds=0.0)
             sys.settrace(fault.trace)

@@ -20,7 +20,7 @@ from tests.pool.urllib3_support import at_once, served
 from tests.support.telemetry import Telemetry
 
 THREADS = 64
-CALLS = 250
+CALLS = 200
 
 QUEUE = "http.client.request.time_in_queue"
 USE = "otel_pool.connection.use_time"
