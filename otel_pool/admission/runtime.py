@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from otel_pool.admission.directory import EngineList, parse_headers, parse_replicas
+from otel_pool.admission.directory import EngineList, parse_headers
 from otel_pool.admission.driver import GateDriver
 from otel_pool.admission.gate import Gate
 from otel_pool.admission.queue import Bounds
@@ -19,6 +18,7 @@ from otel_pool.admission.reading import Engines
 from otel_pool.admission.recorder import Recorder
 from otel_pool.admission.rules import Rules
 from otel_pool.admission.settings import PREFIX, AdmissionSettings
+from otel_pool.admission.sharing import Sharing
 from otel_pool.admission.stopping import on_stop
 from otel_pool.engine.observer import Observer
 from otel_pool.engine.scrape import Target
@@ -27,9 +27,6 @@ from otel_pool.engine.state import Evidence, State, View
 Urls = tuple[str, ...]
 
 _logger = logging.getLogger(__name__)
-
-#: Seconds between two looks at DNS for the number of replicas.
-DNS_SECONDS = 30.0
 
 
 class GateOfEngines:
@@ -48,7 +45,7 @@ class GateOfEngines:
 class Runtime:
     """Everything that runs on one loop. Make it, use it and `stop` it there.
 
-    Mutable state: the gates and observers made so far, and the number of replicas; changed on the loop alone.
+    Mutable state: the gates and observers made so far; changed on the loop alone.
     """
 
     def __init__(
@@ -71,11 +68,7 @@ class Runtime:
         self._rules = Rules.of(settings, classes=classes)
         self._bounds = Bounds(settings.max_queue_depth, settings.max_queue_bytes)
         self._headers, _ = parse_headers(settings.metrics_headers)
-        replicas, _ = parse_replicas(settings.replicas)
-        self._replicas = replicas if isinstance(replicas, int) else 1
-        self._dns: asyncio.Task[None] | None = None
-        if isinstance(replicas, str):
-            self._dns = self.loop.create_task(self._count_replicas(replicas), name="otel_pool replicas")
+        self._sharing = Sharing(settings)
         for engines in self._lists:
             self.gate(engines.urls)
         self._undo = on_stop(self.loop, self.shut_down)
@@ -86,7 +79,7 @@ class Runtime:
     @property
     def replicas(self) -> int:
         """Processes that share the engines: gateways times the workers of each."""
-        return max(1, self._replicas * self._settings.workers)
+        return self._sharing.processes
 
     def gate(self, urls: Urls) -> GateDriver:
         """The gate before these engines; made, and its engines watched, when it is asked for first."""
@@ -106,9 +99,7 @@ class Runtime:
         self.shut_down()
         for gate in self.gates.values():
             gate.driver.close()
-        if self._dns is not None:
-            self._dns.cancel()
-            await asyncio.gather(self._dns, return_exceptions=True)
+        await self._sharing.stop()
         await asyncio.gather(*(observer.stop() for observer in self.observers.values()))
 
     def _make(self, urls: Urls) -> GateOfEngines:
@@ -202,19 +193,3 @@ class Runtime:
                 "once: set %sMAX_INFLIGHT to %g or a little more",
                 gate.driver.label, configured, sample.seats, PREFIX, sample.seats,
             )  # fmt: skip
-
-    async def _count_replicas(self, host: str) -> None:
-        failed = False
-        while True:
-            try:
-                found = await self.loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-                self._replicas = max(1, len({address[4][0] for address in found}))
-                failed = False
-            except OSError as error:
-                if not failed:
-                    _logger.warning(
-                        "the replicas of %sREPLICAS=dns:%s cannot be counted (%s); %d stands in force",
-                        PREFIX, host, error, self._replicas,
-                    )  # fmt: skip
-                failed = True
-            await asyncio.sleep(DNS_SECONDS)

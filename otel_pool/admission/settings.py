@@ -54,7 +54,7 @@ class AdmissionSettings:
         "OTEL_POOL_WORKERS",
         integer(1, 4096),
         0,
-        "Worker processes of each gateway; they count as replicas. Without it `WEB_CONCURRENCY`, else 1.",
+        "Worker processes of each gateway; they count as replicas. Without it they are counted.",
     )
     max_park_seconds: float = option(
         PREFIX + "MAX_PARK_SECONDS", seconds(0.0, 86_400.0), 120.0, "The longest that a request waits at the gate."
@@ -162,15 +162,8 @@ def read(
 ) -> tuple[AdmissionSettings, tuple[Problem, ...]]:
     """Settings from `keywords`, then `environ`; a bad value leaves its default in force and is told in the problems."""
     found, problems = settings.read(AdmissionSettings, environ, keywords)
-    if found.workers == 0:
-        found = replace(found, workers=_web_concurrency(environ))
     if found.kv_open > found.kv_close:
         remedy = f"expected at most {PREFIX}KV_CLOSE, {found.kv_close:g}, which stands in force for both"
         problems += (Problem(PREFIX + "KV_OPEN", f"{found.kv_open:g}", remedy),)
         found = replace(found, kv_open=found.kv_close)
     return found, problems
-
-
-def _web_concurrency(environ: Mapping[str, str]) -> int:
-    word = environ.get("WEB_CONCURRENCY", "").strip()
-    return max(1, int(word)) if word.isascii() and word.isdigit() and len(word) < 6 else 1

@@ -12,6 +12,7 @@ from otel_pool.admission.request import OPAQUE, Peek
 from otel_pool.admission.settings import AdmissionSettings
 from otel_pool.admission.ticket import Ask, Priority, Reason
 from otel_pool.admission.web import WebGate
+from tests.admission.stage import until
 
 A, B = "http://127.0.0.1:9", "http://127.0.0.1:10"
 
@@ -66,19 +67,25 @@ async def test_the_bound_on_who_waits_is_one_for_all_engines_of_a_process() -> N
 async def test_replicas_are_counted_by_name_and_multiplied_by_the_workers() -> None:
     controller = make(f"m={A}", replicas="dns:127.0.0.1", workers=3)
     runtime = controller.runtime()
-    for _ in range(200):
-        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.2)
     assert runtime.replicas == 3
+    await controller.stop()
+
+
+async def test_workers_are_counted_from_the_environment_where_no_setting_says_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Case 30: N counts the workers of a gateway too."""
+    monkeypatch.setenv("WEB_CONCURRENCY", "4")
+    controller = make(f"m={A}", replicas="2", workers=0)
+    await until(lambda: controller.runtime().replicas == 8)
     await controller.stop()
 
 
 async def test_replicas_that_cannot_be_counted_are_told_once_and_one_stands(caplog: pytest.LogCaptureFixture) -> None:
     controller = make(f"m={A}", replicas="dns:no-such-host.invalid")
     runtime = controller.runtime()
-    for _ in range(1000):
-        if any("cannot be counted" in record.message for record in caplog.records):
-            break
-        await asyncio.sleep(0.01)
+    await until(lambda: any("cannot be counted" in record.message for record in caplog.records))
     assert runtime.replicas == 1
     assert len([record for record in caplog.records if "cannot be counted" in record.message]) == 1
     await controller.stop()

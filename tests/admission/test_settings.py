@@ -48,12 +48,6 @@ def test_an_opening_point_above_the_closing_point_is_told_and_lowered() -> None:
     assert "KV_CLOSE" in str(problem)
 
 
-def test_workers_come_from_our_own_name_first_and_then_from_the_servers() -> None:
-    assert read({"OTEL_POOL_WORKERS": "4", "WEB_CONCURRENCY": "8"})[0].workers == 4
-    assert read({"WEB_CONCURRENCY": "8"})[0].workers == 8
-    assert read({"WEB_CONCURRENCY": "many"})[0].workers == 1
-
-
 def test_engines_are_read_by_model() -> None:
     found, problems = parse_engines(" a=http://h:1/ , http://h:2,http://h:1 ; *=https://g ;")
     assert problems == ()
