@@ -10,7 +10,6 @@ Used together they count nothing twice.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,11 +22,10 @@ from otel_pool.patching import Patch
 from otel_pool.pool.aiohttp_connector import version
 from otel_pool.pool.aiohttp_hook import AiohttpHook
 from otel_pool.pool.aiohttp_trace_config import trace_config
+from otel_pool.pool.keywords import settings_of, spans_of
 from otel_pool.pool.process import Books, open_books
 from otel_pool.pool.settings import PoolSettings
-from otel_pool.pool.spans import AcquisitionSpans
-from otel_pool.settings import read
-from otel_pool.telemetry import MeterProvider, tracer
+from otel_pool.telemetry import MeterProvider
 
 __all__ = ["AiohttpPoolInstrumentor", "create_trace_config"]
 
@@ -84,10 +82,10 @@ class _Installed:
     """The hook on one owner of `connect`: the class of all connectors, or one connector."""
 
     def __init__(self, owner: Any, user: str, kwargs: Mapping[str, Any]) -> None:
-        settings = _settings(kwargs)
+        settings = settings_of(kwargs)
         self._user = user
         self._books = _books_of(user, kwargs.get("meter_provider"), settings)
-        hook = AiohttpHook(self._books, user, _spans(kwargs, settings), frozenset(settings.excluded_hosts))
+        hook = AiohttpHook(self._books, user, spans_of(kwargs, settings), frozenset(settings.excluded_hosts))
         self._turnstiles: Any = None
         if settings.fair_queue:
             from otel_pool.pool.fair import FairQueues  # noqa: PLC0415  # off means that not a line of it runs
@@ -105,23 +103,7 @@ class _Installed:
 
 def create_trace_config(meter_provider: MeterProvider | None = None, **kwargs: Any) -> aiohttp.TraceConfig:
     """A plain `aiohttp.TraceConfig` that feeds the same metrics; see `aiohttp_trace_config` for what it cannot see."""
-    return trace_config(_books_of("aiohttp trace config", meter_provider, _settings(kwargs)))
-
-
-def _spans(kwargs: Mapping[str, Any], settings: PoolSettings) -> AcquisitionSpans:
-    return AcquisitionSpans(
-        tracer(kwargs.get("tracer_provider"), __version__),
-        settings.spans,
-        settings.queue_span_seconds,
-        kwargs.get("queue_hook"),
-    )
-
-
-def _settings(kwargs: Mapping[str, Any]) -> PoolSettings:
-    settings, problems = read(PoolSettings, os.environ, kwargs)
-    for problem in problems:
-        _logger.warning("%s", problem)
-    return settings
+    return trace_config(_books_of("aiohttp trace config", meter_provider, settings_of(kwargs)))
 
 
 def _books_of(user: str, provider: MeterProvider | None, settings: PoolSettings) -> Books:

@@ -8,7 +8,6 @@ Pools, sessions and adapters made before are seen too: the hook is on the classe
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection
 from typing import Any
 
@@ -19,13 +18,10 @@ from urllib3.poolmanager import PoolManager
 
 from otel_pool import __version__
 from otel_pool.patching import Patch, Wrapper
+from otel_pool.pool.keywords import settings_of, spans_of
 from otel_pool.pool.process import open_books
-from otel_pool.pool.settings import PoolSettings
-from otel_pool.pool.spans import AcquisitionSpans
 from otel_pool.pool.urllib3_hook import Urllib3Hook
 from otel_pool.pool.urllib3_pools import LIBRARY, VERSION, version
-from otel_pool.settings import read
-from otel_pool.telemetry import tracer
 
 __all__ = ["Urllib3PoolInstrumentor"]
 
@@ -74,17 +70,9 @@ class Urllib3PoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untype
 
 
 def _hook(kwargs: dict[str, Any]) -> Urllib3Hook:
-    settings, problems = read(PoolSettings, os.environ, kwargs)
-    for problem in problems:
-        _logger.warning("%s", problem)
-    spans = AcquisitionSpans(
-        tracer(kwargs.get("tracer_provider"), __version__),
-        settings.spans,
-        settings.queue_span_seconds,
-        kwargs.get("queue_hook"),
-    )
+    settings = settings_of(kwargs)
     books = open_books(LIBRARY, kwargs.get("meter_provider"), settings.max_destinations, __version__)
-    return Urllib3Hook(books, spans, frozenset(settings.excluded_hosts))
+    return Urllib3Hook(books, spans_of(kwargs, settings), frozenset(settings.excluded_hosts))
 
 
 def _wrappers(hook: Urllib3Hook) -> dict[tuple[type, str], Wrapper]:
