@@ -99,7 +99,7 @@ class HostPool:
         key = self.destination.key
         return PoolReading(
             library=LIBRARY,
-            limit_per_host=queue.maxsize,
+            limit_per_host=_size(queue),
             retains_only=not pool.block,
             idle={key: sum(_open(connection) for connection in list(getattr(queue, "queue", ())))},
             served=(key,),
@@ -109,7 +109,7 @@ class HostPool:
         """How many connections the pool keeps; 0 once closed."""
         pool = self._pool()
         queue: Any = None if pool is None else pool.pool
-        return 0 if queue is None else queue.maxsize
+        return _size(queue)
 
     def end_all(self, now: float) -> None:
         """End what is out as of `now`: nothing will tell when it comes back."""
@@ -123,6 +123,11 @@ class HostPool:
 
     def __repr__(self) -> str:
         return f"<HostPool {len(self.out)} out, {self.most_out} at most>"
+
+
+def _size(queue: Any) -> int:
+    # A pool may be given a queue of another kind (`QueueCls`), and a closed one has none.
+    return getattr(queue, "maxsize", 0) or 0
 
 
 def _open(connection: Any) -> bool:

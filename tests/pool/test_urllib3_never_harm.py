@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import queue
 from collections.abc import Iterator
 
 import pytest
@@ -153,3 +154,21 @@ def test_no_secret_of_a_url_a_header_or_a_proxy_is_said(everything_said: list[st
         session.proxies["http"] = f"http://user:s3cret@127.0.0.1:{server.port}"
         for _ in range(8):
             at_once(4, lambda: session.get("http://engine.invalid/s3cret"))
+
+
+def test_a_pool_with_a_queue_of_its_own_kind_is_measured_as_far_as_it_can_be_read(threads_seen: Telemetry) -> None:
+    class Bag:
+        def __init__(self, size: int) -> None:
+            self._held = queue.LifoQueue(size)
+            self.get, self.put, self.qsize = self._held.get, self._held.put, self._held.qsize
+
+    class BagPool(urllib3.HTTPConnectionPool):
+        QueueCls = Bag
+
+    with served() as server, BagPool("127.0.0.1", server.port, block=True) as pool:
+        for _ in range(2):
+            pool.request("GET", "/")
+        exported = threads_seen.collect()
+    assert exported.one(QUEUE).count == 2
+    assert exported.value("http.client.open_connections", http__connection__state="idle") == 0
+    assert exported.find("otel_pool.connection.max_per_host") == []
