@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -164,12 +165,14 @@ def run_release(suite: Suite, release: Release, short: bool) -> bool:
     print(f"{suite.distribution} {release.version}, plain: {plain}", flush=True)
     for test, host in plain.dialled.items():
         print(f"  left out, dials {host}: {test}")
-    good = True
-    for mode in suite.modes:
-        report, verdict = compare(runner, plain, mode, exceptions.get(suite.name, {}).get(mode.name, {}))
-        print(f"{suite.distribution} {release.version}, {mode.name}: {report}", flush=True)
-        _print(report, verdict, exceptions.get(suite.name, {}).get(mode.name, {}))
-        good = good and verdict.good
+    allowed = exceptions.get(suite.name, {})
+    with ThreadPoolExecutor(None if suite.side_by_side else 1) as modes:
+        compared = modes.map(lambda mode: compare(runner, plain, mode, allowed.get(mode.name, {})), suite.modes)
+        good = True
+        for mode, (report, verdict) in zip(suite.modes, compared, strict=True):
+            print(f"{suite.distribution} {release.version}, {mode.name}: {report}", flush=True)
+            _print(report, verdict, allowed.get(mode.name, {}))
+            good = good and verdict.good
     print(f"  logs: {scratch}")
     return good
 

@@ -48,6 +48,8 @@ class Suite:
     #: Those of `--short`.
     short_files: tuple[str, ...]
     modes: tuple[Mode, ...] = (HOOK,)
+    #: Whether two modes can run at the same time: not where the tests listen on a port of their own choice.
+    side_by_side: bool = True
     pytest_args: tuple[str, ...] = ()
     #: Directories of the sdist that would hide the installed library, and are left out.
     hiding: tuple[str, ...] = ()
@@ -108,6 +110,7 @@ SUITES = (
         files=("tests",),
         short_files=("tests",),
         modes=(HOOK, FAIR),
+        side_by_side=False,
     ),
     Suite(
         name="urllib3",
