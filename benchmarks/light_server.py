@@ -46,22 +46,23 @@ def pin(core: int) -> None:
 
 async def _serve(delay: float) -> None:
     listening = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    server = await asyncio.get_running_loop().create_server(lambda: Light(delay), sock=listening)
-    print(listening.getsockname()[1], flush=True)
-    async with server:
-        await server.serve_forever()
+    loop = asyncio.get_running_loop()
+    abandoned = asyncio.Event()
+    # The parent holds the other end: however it ends, this does too.
+    loop.add_reader(sys.stdin.fileno(), abandoned.set)
+    async with await loop.create_server(lambda: Light(delay), sock=listening):
+        print(listening.getsockname()[1], flush=True)
+        await abandoned.wait()
 
 
 @contextmanager
 def running(core: int, delay: float = 0.0) -> Iterator[str]:
     """The server in a process of its own on `core`; gives its URL."""
-    process = subprocess.Popen([sys.executable, __file__, str(core), str(delay)], stdout=subprocess.PIPE, text=True)
-    try:
+    command = [sys.executable, __file__, str(core), str(delay)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        # Leaving the block closes the server's stdin, which ends it.
         yield f"http://127.0.0.1:{int(process.stdout.readline())}/"
-    finally:
-        process.terminate()
-        process.wait()
 
 
 if __name__ == "__main__":
