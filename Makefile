@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench bench-overhead bench-requests bench-admission matrix matrix-short test-peers test-peers-short vllm test-vllm clean
+.PHONY: help demo test lint docs bench bench-overhead bench-requests bench-memory bench-fairness bench-admission matrix matrix-short test-peers test-peers-short vllm test-vllm clean
 
 help: ## List the commands
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -35,13 +35,19 @@ lint: $(READY) ## ruff, mypy strict, import contracts, and generated docs up to 
 docs: $(READY) ## Write the generated pages again: metrics, settings, cases, engine states
 	$(BIN)/python -m tools.pages
 
-bench: bench-overhead bench-requests bench-admission ## Run every benchmark
+bench: bench-overhead bench-requests bench-memory bench-fairness bench-admission ## Run every benchmark
 
 bench-overhead: $(READY) ## Client CPU of the aiohttp hook beside plain aiohttp and upstream
 	$(BIN)/python benchmarks/overhead.py
 
 bench-requests: $(READY) ## Client CPU of the urllib3 hook beside plain requests and upstream
 	$(BIN)/python benchmarks/overhead_requests.py
+
+bench-memory: $(READY) ## Resident memory over many requests and sessions, and when nothing collects
+	$(BIN)/python benchmarks/memory.py
+
+bench-fairness: $(READY) ## Who waits: plain aiohttp beside the fair queue
+	$(BIN)/python benchmarks/fairness.py
 
 bench-admission: $(READY) ## The gate beside the reference algorithm and no gate
 	$(BIN)/python benchmarks/admission.py

@@ -2,6 +2,7 @@
 
     python -m tests.peers.run aiohttp [--short] [--version 3.14.5]
     python -m tests.peers.run upstream
+    python -m tests.peers.run all --short
 
 Every test that passes plain must pass with the hook on, save those in `exceptions.toml`. Left out are tests that fail
 plain and tests that dial an address outside loopback. A test that differs is run three times more with the hook on:
@@ -195,19 +196,22 @@ def _print(report: Report, verdict: Verdict, exceptions: dict[str, str]) -> None
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.peers.run", description=__doc__.splitlines()[0])
-    parser.add_argument("suite", choices=[suite.name for suite in SUITES])
+    parser.add_argument("suite", choices=[*(suite.name for suite in SUITES), "all"])
     parser.add_argument("--short", action="store_true", help="the newest release and the files that matter most")
     parser.add_argument("--version", help="one release of the table, such as 3.14.5")
     options = parser.parse_args(arguments)
-    suite = next(suite for suite in SUITES if suite.name == options.suite)
-    releases = suite.releases[:1] if options.short else suite.releases
-    if options.version:
-        releases = tuple(release for release in suite.releases if release.version == options.version)
-        if not releases:
-            known = ", ".join(release.version for release in suite.releases)
-            parser.error(f"--version {options.version} is not in the table: choose one of {known}")
+    suites = [suite for suite in SUITES if options.suite in (suite.name, "all")]
+    chosen = [
+        (suite, release)
+        for suite in suites
+        for release in (suite.releases[:1] if options.short else suite.releases)
+        if options.version in (None, release.version)
+    ]
+    if not chosen:
+        known = ", ".join(release.version for suite in suites for release in suite.releases)
+        parser.error(f"--version {options.version} is not in the table: choose one of {known}")
     try:
-        good = [run_release(suite, release, options.short) for release in releases]
+        good = [run_release(suite, release, options.short) for suite, release in chosen]
     except NotMadeError as error:
         print(error, file=sys.stderr)
         return 2
