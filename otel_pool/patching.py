@@ -8,7 +8,7 @@ others who wrapped after us stay in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wrapt import FunctionWrapper
 
@@ -16,7 +16,13 @@ from wrapt import FunctionWrapper
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
 
-class _Ours(FunctionWrapper[..., Any]):
+if TYPE_CHECKING:
+    _FunctionWrapper = FunctionWrapper[..., Any]
+else:
+    _FunctionWrapper = FunctionWrapper  # up to wrapt 1.x it takes no type arguments
+
+
+class _Ours(_FunctionWrapper):
     """A wrapper of ours, told apart from everybody else's."""
 
 
