@@ -11,6 +11,10 @@ and without a byte of their answer, can be uncounted; and not more of them than 
 share G / N of what the engine counts, N being the gateways that share it. Without that second bound a gate in front of
 short requests would count every request of the last half second twice and keep seats empty.
 
+With several gateways, what G counts beyond our own requests are those of the others. It dips for a moment each time
+that one of theirs has ended and the next is still under way. Whoever takes a dip for room puts one request too many
+there, and with N gateways someone always looks. So the highest count of others' requests within `SETTLES` holds.
+
 A scrape whose figures did not move at all is the same look at the engine once more. It keeps its first date, so that
 our own finished requests go on counting while gauges fall late or not at all.
 
@@ -25,6 +29,9 @@ from collections import deque
 LAG = 0.5
 #: Seconds for which admissions and endings are kept for a scrape that is still under way.
 KEPT = 60.0
+#: Seconds for which others' requests must be fewer before their room is there to be taken: several fast polls, and
+#: more than a request needs to get from the gate to the engine's count.
+SETTLES = 1.0
 
 
 class Lease:
@@ -56,6 +63,9 @@ class Ledger:
         self._lag = lag
         self._admissions: deque[Lease] = deque()
         self._endings: deque[Lease] = deque()
+        #: (when a scrape was sent, what it counted beyond our own requests), for `SETTLES` seconds.
+        self._others: deque[tuple[float, float]] = deque()
+        self._own = 0
         self.leases = 0
         self.in_flight = 0
         #: When the scrape was sent from which we count; None before the first.
@@ -100,8 +110,10 @@ class Ledger:
             own = self.in_flight - self.admitted + self.finished
             recent = sum(lease.cost for lease in self._admissions if self._may_be_uncounted(lease, read_at))
             self.uncounted = min(float(recent), max(0.0, own - counted / replicas))
-            self.counted = counted
+            self._own = own
+            self._others.append((read_at, counted - own))
             self.read_at = read_at
+        self._settle(read_at, replicas)
         self._forget(read_at)
 
     def used(self) -> int:
@@ -115,6 +127,13 @@ class Ledger:
     def estimate(self) -> float:
         """Requests at the engine now, ours and others', as far as we can know."""
         return max(float(self.in_flight), self.expected())
+
+    def _settle(self, now: float, replicas: int) -> None:
+        """Count what is ours and the most that others had lately; alone, what the last scrape counted."""
+        since = now - SETTLES if replicas > 1 else now
+        while len(self._others) > 1 and self._others[0][0] < since:
+            self._others.popleft()
+        self.counted = self._own + max(count for _, count in self._others)
 
     def _may_be_uncounted(self, lease: Lease, read_at: float) -> bool:
         if not read_at - self._lag < lease.admitted_at <= read_at:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_pool.admission.ledger import LAG, Ledger
+from otel_pool.admission.ledger import LAG, SETTLES, Ledger
 
 
 def test_before_the_first_scrape_the_estimate_is_what_we_sent() -> None:
@@ -93,3 +93,53 @@ def test_the_books_stay_small_when_no_scrape_comes() -> None:
         ledger.release(ledger.reserve(float(second)), second + 0.5)
     assert len(ledger._admissions) + len(ledger._endings) < 200
     assert repr(ledger) == "<Ledger: 0 leases, 0 in flight, 0 counted by the engine>"
+
+
+def test_a_dip_of_others_requests_is_no_room_until_it_lasts() -> None:
+    """Case 30: one of theirs has ended and the next is still under way when the scrape is sent."""
+    ledger = Ledger()
+    ledger.read(36.0, 10.0, replicas=4)
+    ledger.read(35.0, 10.25, replicas=4)
+    assert ledger.counted == 36
+    ledger.read(36.0, 10.5, replicas=4)
+    ledger.read(20.0, 10.75, replicas=4)
+    assert ledger.counted == 36
+    ledger.read(21.0, 10.75 + SETTLES, replicas=4)
+    assert ledger.counted == 21
+
+
+def test_more_requests_of_others_are_believed_at_once() -> None:
+    ledger = Ledger()
+    ledger.read(20.0, 10.0, replicas=4)
+    ledger.read(36.0, 10.25, replicas=4)
+    assert ledger.counted == 36
+
+
+def test_a_dip_is_over_when_the_gauges_stand_still_at_it() -> None:
+    """An engine that went idle shows the same figures for ever."""
+    ledger = Ledger()
+    ledger.read(36.0, 10.0, replicas=4)
+    ledger.read(0.0, 10.25, replicas=4)
+    ledger.read(0.0, 10.5, replicas=4, moved=False)
+    assert ledger.counted == 36
+    ledger.read(0.0, 11.5, replicas=4, moved=False)
+    assert ledger.counted == 0
+
+
+def test_our_own_requests_that_ended_are_room_at_once_with_other_gateways_too() -> None:
+    """Case 2: only what is not ours has to settle."""
+    ledger = Ledger()
+    leases = [ledger.reserve(1.0) for _ in range(10)]
+    ledger.read(36.0, 10.0, replicas=4)
+    for lease in leases:
+        ledger.release(lease, 10.1)
+    assert ledger.expected() == 26
+    ledger.read(26.0, 10.25, replicas=4)
+    assert ledger.counted == 26
+
+
+def test_a_gateway_alone_believes_a_lower_count_at_once() -> None:
+    ledger = Ledger()
+    ledger.read(36.0, 10.0)
+    ledger.read(20.0, 10.25)
+    assert ledger.counted == 20
