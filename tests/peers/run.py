@@ -204,7 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = [
         (suite, release)
         for suite in suites
-        for release in (suite.releases[:1] if options.short else suite.releases)
+        for release in (suite.releases[:1] if options.short and not options.version else suite.releases)
         if options.version in (None, release.version)
     ]
     if not chosen:
