@@ -85,6 +85,8 @@ class Exchange:
             reader.feed_data(self._body)
         reader.feed_eof()
         _swap(self.request, "_payload", reader)
+        # `content` is computed once: a handler that streams the body would read the one that is spent.
+        self.request._cache.pop("content", None)
 
     def pass_through(self, passage: Passage, *, hold_503: bool) -> None:
         """From here on, what the handler writes is watched for `passage`."""

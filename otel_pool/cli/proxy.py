@@ -40,6 +40,7 @@ _SECONDS = click.FloatRange(min=0.0, max=86_400.0, min_open=True)
 @click.option(
     "--keepalive", type=_SECONDS, default=_DEFAULT.keepalive, help="Seconds an idle connection to an engine is kept."
 )
+@click.option("--gate", is_flag=True, help="Hold requests before each engine by its gauges: OTEL_POOL_ADMISSION_*.")
 @click.option("--graceful-timeout", type=click.IntRange(1, 3600), default=_DEFAULT.graceful_timeout, help="On SIGTERM.")
 def command(**options: object) -> None:
     """Serve a model proxy in front of engines.

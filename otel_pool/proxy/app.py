@@ -20,6 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from otel_pool.proxy import headers, refusals
 from otel_pool.proxy.engines import EngineTable
+from otel_pool.proxy.gate import engine_of, put_before
 from otel_pool.proxy.plan import Plan
 
 PLAN = web.AppKey("plan", Plan)
@@ -47,6 +48,8 @@ def make_runner(plan: Plan, shutdown_timeout: float | None = None) -> web.AppRun
     app[PLAN] = plan
     app[ENGINES] = EngineTable(plan.engines, plan.session_headers)
     app.cleanup_ctx.append(_client)
+    if plan.gate:
+        put_before(app, plan, app[ENGINES])
     app.router.add_get(READY_PATH, _ready)
     app.router.add_route("*", "/{path:.*}", _forward)
     return web.AppRunner(
@@ -101,7 +104,8 @@ async def _forward(request: web.Request) -> web.StreamResponse:
 
 async def _exchange(request: web.Request) -> web.StreamResponse:
     plan = request.app[PLAN]
-    target = request.app[ENGINES].target(request.raw_path, request.headers)
+    engines = request.app[ENGINES]
+    target = engines.target(engine_of(request, engines), request.raw_path)
     if (request.content_length or 0) > plan.max_body_bytes:
         raise refusals.BodyTooLargeError(plan.max_body_bytes)
     async with request.app[_SESSION].request(

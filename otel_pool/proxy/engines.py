@@ -28,17 +28,22 @@ class EngineTable:
     def __repr__(self) -> str:
         return f"<EngineTable: {len(self._bases)} engines>"
 
-    def target(self, raw_path: str, headers: Mapping[str, str]) -> URL:
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """The engines' URLs without a slash at the end, in order."""
+        return self._bases
+
+    def choose(self, headers: Mapping[str, str]) -> str:
+        """The engine that a request with these headers goes to."""
+        session = next((headers[name] for name in self._session_headers if headers.get(name)), None)
+        index = next(self._turn) % len(self._bases) if session is None else engine_of(session, len(self._bases))
+        return self._bases[index]
+
+    def target(self, engine: str, raw_path: str) -> URL:
         """Where a request goes: an engine of this table, then the path and query exactly as they came.
 
         Raises TargetError unless `raw_path` is a path, so that no request can name a host of its own.
         """
         if not raw_path.startswith("/"):
             raise TargetError("the request target must be a path that starts with /")
-        return URL(self._bases[self._index(headers)] + raw_path, encoded=True)
-
-    def _index(self, headers: Mapping[str, str]) -> int:
-        session = next((headers[name] for name in self._session_headers if headers.get(name)), None)
-        if session is None:
-            return next(self._turn) % len(self._bases)
-        return engine_of(session, len(self._bases))
+        return URL(engine + raw_path, encoded=True)

@@ -20,7 +20,8 @@ class Plan:
     `queue_timeout` bounds the wait for a connection and its opening together, `connect_timeout` the opening alone,
     `idle_timeout` the silence between two reads of an answer, `request_timeout` the whole call. `keepalive` must stay
     below the engine's own (5 s in uvicorn and vLLM), else a call can meet a connection that is being closed.
-    `session_headers` are looked at in order; the first that a request has names its session.
+    `session_headers` are looked at in order; the first that a request has names its session. With `gate`, requests are
+    held before each engine by its own gauges.
     """
 
     engines: tuple[str, ...]
@@ -37,6 +38,7 @@ class Plan:
     request_timeout: float = 3600.0
     keepalive: float = 4.0
     graceful_timeout: int = 30
+    gate: bool = False
 
     def __post_init__(self) -> None:
         if not self.engines:
