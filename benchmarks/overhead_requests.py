@@ -4,10 +4,11 @@
     python benchmarks/overhead_requests.py --check             exit 1 when ours is above the bar of 1.10
     python benchmarks/overhead_requests.py memory              500,000 calls with ours; resident memory at each tenth
 
-Each measurement is a process of its own, against one server in another process. Rounds are interleaved and each
-begins with another variant, since a machine that is shared changes its speed; a ratio compares two measurements of
-one round. CPU is that of the whole client process, `time.process_time()`, over the calls and one last collection, so
-that what the hook defers is counted too. SDK and batch span processor are real, and what is exported is thrown away.
+Each variant is a process of its own, against one server in another process. A round is ten slices of each variant, in
+turn and in changing order, since a machine that is shared changes its speed from second to second; a ratio compares
+two variants of one round. CPU is that of the whole client process, `time.process_time()`, over the calls of a round
+and the collection that ends it, so that what the hook defers is counted too. SDK and batch span processor
+are real, and what is exported is thrown away.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pathlib import Path
 
 BAR = 1.10
 THREADS = 16
+SLICES = 10
 VARIANTS = ("plain", "ours", "upstream")
 RESULTS = Path(__file__).parent / "results"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n{}"
@@ -110,8 +112,11 @@ def call(session: object, url: str, calls: int) -> None:
         session.get(url).content  # type: ignore[attr-defined]  # noqa: B018  # reads the body
 
 
-def measure(variant: str, port: int, calls: int) -> None:
-    """In a process of its own: print the CPU seconds per call."""
+def measure(variant: str, port: int) -> None:
+    """In a process of its own: for each line of standard input, print the CPU seconds of what it asks for.
+
+    A number asks for so many calls, and 0 for a collection.
+    """
     import requests
     from requests.adapters import HTTPAdapter
 
@@ -120,14 +125,39 @@ def measure(variant: str, port: int, calls: int) -> None:
     with requests.Session() as session, ThreadPoolExecutor(THREADS) as executor:
         session.trust_env = False
         session.mount("http://", HTTPAdapter(pool_maxsize=THREADS))
-        list(executor.map(lambda _: call(session, url, 20), range(THREADS)))
-        for provider in providers:
-            provider.force_flush()  # type: ignore[attr-defined]
-        began = time.process_time()
-        list(executor.map(lambda _: call(session, url, calls // THREADS), range(THREADS)))
-        for provider in providers:
-            provider.force_flush()  # type: ignore[attr-defined]
-        print((time.process_time() - began) / (calls // THREADS * THREADS))
+        for line in sys.stdin:
+            began = time.process_time()
+            calls = int(line)
+            if calls:
+                list(executor.map(lambda _: call(session, url, calls // THREADS), range(THREADS)))  # noqa: B023
+            for provider in () if calls else providers:
+                provider.force_flush()  # type: ignore[attr-defined]
+            print(time.process_time() - began, flush=True)
+
+
+@contextmanager
+def clients(port: int) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """A client process of each variant, warm."""
+    running: dict[str, subprocess.Popen[str]] = {}
+    try:
+        for variant in VARIANTS:
+            command = [sys.executable, __file__, "measure", variant, str(port)]
+            running[variant] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for calls in (20 * THREADS, 0):
+                ask(running[variant], calls)
+        yield running
+    finally:
+        for process in running.values():
+            process.communicate()
+
+
+def ask(client: subprocess.Popen[str], calls: int) -> float:
+    """The CPU seconds of `calls` calls, or of a collection when it is 0."""
+    assert client.stdin is not None
+    assert client.stdout is not None
+    client.stdin.write(f"{calls}\n")
+    client.stdin.flush()
+    return float(client.stdout.readline())
 
 
 def remember(port: int, calls: int) -> None:
@@ -170,13 +200,17 @@ def conditions() -> dict[str, object]:
 
 
 def overhead(rounds: int, calls: int, bar: float | None) -> int:
-    found: dict[str, object] = {"conditions": conditions(), "calls_per_measurement": calls}
+    found: dict[str, object] = {"conditions": conditions(), "calls_per_round": calls, "slices_per_round": SLICES}
     seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
-    with server() as port:
+    slice_ = max(1, calls // SLICES // THREADS) * THREADS
+    with server() as port, clients(port) as running:
         for round_ in range(rounds):
-            order = random.Random(round_).sample(VARIANTS, len(VARIANTS))
-            for variant in order:
-                seconds[variant] += child("measure", variant, port, calls)
+            spent = dict.fromkeys(VARIANTS, 0.0)
+            for one in range(SLICES):
+                for variant in random.Random(round_ * SLICES + one).sample(VARIANTS, len(VARIANTS)):
+                    spent[variant] += ask(running[variant], slice_)
+            for variant in VARIANTS:
+                seconds[variant].append((spent[variant] + ask(running[variant], 0)) / (SLICES * slice_))
             print(
                 f"round {round_ + 1}: " + ", ".join(f"{v} {seconds[v][-1] * 1e6:.0f} us" for v in VARIANTS), flush=True
             )
@@ -211,7 +245,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="overhead", choices=("overhead", "memory"))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--calls", type=int, help="of a measurement (4,000), or in all for memory (500,000)")
+    parser.add_argument("--calls", type=int, help="of each variant in a round (4,000), or in all for memory (500,000)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
     options = parser.parse_args()
     if options.what == "memory":
@@ -223,8 +257,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["serve"]:
             asyncio.run(serve())
-        case ["measure", variant, port, calls]:
-            measure(variant, int(port), int(calls))
+        case ["measure", variant, port]:
+            measure(variant, int(port))
         case ["remember", port, calls]:
             remember(int(port), int(calls))
         case _:

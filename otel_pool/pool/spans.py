@@ -27,14 +27,14 @@ class AcquisitionSpans:
 
     def __init__(self, tracer: Tracer, mode: str, threshold: float, queue_hook: QueueHook | None = None) -> None:
         self._tracer = tracer
-        self._all = mode == "all"
+        self.all = mode == "all"
         self._threshold = float("inf") if mode == "off" else 0.0 if mode == "all" else threshold
         self._queue_hook = queue_hook
 
     def acquired(self, acquisition: Acquisition, now: float) -> Span | None:
         """After the acquisition: the span of its wait is made and ended, the span of its use is made and returned."""
         queued = acquisition.rounds > 0 and acquisition.waited >= self._threshold
-        if not (queued or self._all) or not _has_parent():
+        if not (queued or self.all) or not _has_parent():
             return None
         if queued:
             self._wait_span(acquisition, now, None)

@@ -87,7 +87,8 @@ class PooledAcquisition(Acquisition):
 
     def _in_use(self, now: float) -> None:
         self.acquired(now)
-        self._span = self._spans.acquired(self, now)
+        if self.rounds or self._spans.all:
+            self._span = self._spans.acquired(self, now)
 
     def __del__(self) -> None:
         if not getattr(self, "is_out", False):

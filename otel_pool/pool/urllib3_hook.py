@@ -67,8 +67,10 @@ class Urllib3Hook:
         if acquisition is None:
             return wrapped(*args, **kwargs)
         try:
-            get = self._wait_for if acquisition.may_wait else _get
-            connection = get(acquisition, wrapped, args, kwargs)
+            if acquisition.may_wait:
+                connection = self._wait_for(acquisition, wrapped, args, kwargs)
+            else:
+                connection = wrapped(*args, **kwargs)
         except BaseException as error:
             self._guard(_given_up, acquisition, error)
             raise
@@ -214,10 +216,6 @@ class Urllib3Hook:
             _logger.error(
                 "the urllib3 pool hook failed and is off in this process; requests go on without it", exc_info=error
             )
-
-
-def _get(acquisition: PooledAcquisition, wrapped: Wrapped, args: Args, kwargs: Kwargs) -> Any:
-    return wrapped(*args, **kwargs)
 
 
 def _may_wait(args: Args, kwargs: Kwargs) -> bool:

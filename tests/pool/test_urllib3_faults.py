@@ -45,7 +45,7 @@ FILES = {module.__file__ for module in MODULES}
 
 #: The thin shell that cannot guard itself: it only calls guarded steps and passes on what urllib3 does. An exception
 #: in `__del__` is the interpreter's to report.
-SHELL = {"get_conn", "connect", "put_conn", "new_pool", "_wait_for", "_get", "_guard", "_fail", "__del__"}
+SHELL = {"get_conn", "connect", "put_conn", "new_pool", "_wait_for", "_guard", "_fail", "__del__"}
 
 
 def scenario(server: Delay, telemetry: Telemetry) -> list[str]:
