@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench bench-overhead bench-requests bench-memory bench-fairness bench-admission matrix matrix-short test-peers test-peers-short vllm test-vllm clean
+.PHONY: help demo test lint docs bench bench-overhead bench-requests bench-memory bench-fairness bench-admission bench-admission-short matrix matrix-short test-peers test-peers-short vllm test-vllm clean
 
 help: ## List the commands
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ bench-fairness: $(READY) ## Who waits: plain aiohttp beside the fair queue
 
 bench-admission: $(READY) ## The gate beside the reference algorithm and no gate
 	$(BIN)/python benchmarks/admission.py
+
+bench-admission-short: $(READY) ## The same in about a minute, for CI
+	$(BIN)/python benchmarks/admission.py --short
 
 matrix: $(READY) ## Every supported Python with the ends of every minor of aiohttp and urllib3
 	$(BIN)/nox -s matrix everything
