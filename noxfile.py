@@ -3,6 +3,7 @@
 nox -s short      the ends of the supported range, as CI runs it
 nox -s matrix     all of it
 nox -s everything every test on every Python, with the newest libraries
+nox -s trl        the client of TRL, in an environment of its own
 """
 
 from __future__ import annotations
