@@ -28,6 +28,7 @@ from machine import describe, keep
 WARM_UP_TENTHS = 3
 #: Growth after warm-up that still counts as flat: the allocator's own coming and going.
 FLAT_MEGABYTES = 3.0
+Step = Callable[[], object]
 CONCURRENCY = 64
 
 
@@ -37,7 +38,7 @@ def resident_megabytes() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-async def _requests(url: str, count: int) -> list[float]:
+async def _requests(url: str, count: int, flush: Step) -> list[float]:
     async with aiohttp.ClientSession() as session:
 
         async def tenth() -> None:
@@ -50,22 +51,23 @@ async def _requests(url: str, count: int) -> list[float]:
 
             await asyncio.gather(*(caller() for _ in range(CONCURRENCY)))
 
-        return await _tenths(tenth)
+        return await _tenths(tenth, flush)
 
 
-async def _sessions(url: str, count: int) -> list[float]:
+async def _sessions(url: str, count: int, flush: Step) -> list[float]:
     async def tenth() -> None:
         for _ in range(count // 10):
             async with aiohttp.ClientSession() as session, session.get(url) as response:
                 await response.read()
 
-    return await _tenths(tenth)
+    return await _tenths(tenth, flush)
 
 
-async def _tenths(tenth: Callable[[], Awaitable[None]]) -> list[float]:
+async def _tenths(tenth: Callable[[], Awaitable[None]], flush: Step) -> list[float]:
     resident = []
     for _ in range(10):
         await tenth()
+        flush()
         gc.collect()
         resident.append(round(resident_megabytes(), 2))
     return resident
@@ -98,9 +100,9 @@ def _client(part: str, url: str, count: int) -> dict[str, Any]:
         return _uncollected(count)
     from overhead import Variants
 
-    finish = Variants().ours_complete()
-    resident = asyncio.run({"requests": _requests, "sessions": _sessions}[part](url, count))
-    finish()
+    switch = Variants().ours_complete()
+    switch.on()
+    resident = asyncio.run({"requests": _requests, "sessions": _sessions}[part](url, count, switch.flush))
     return {"resident_mb": resident}
 
 
