@@ -151,8 +151,12 @@ def write(results: dict[str, object]) -> None:
         return
     found = results.get("replicas")
     if isinstance(found, dict):
-        runs = {f"{n} gateways": {gate: each["series"] for gate, each in found[n].items()} for n in ("1", "4", "8")
-                if n in found}  # fmt: skip
+        counts = {"1": "1 gateway", "4": "4 gateways", "8": "8 gateways"}
+        runs = {
+            title: {gate: each["series"] for gate, each in found[count].items()}
+            for count, title in counts.items()
+            if count in found
+        }
         plot_in_system(runs, limit=found["size"]["limit"], path=RESULTS / "admission.png")
 
 

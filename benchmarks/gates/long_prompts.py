@@ -119,13 +119,11 @@ def _of_class(kind: str, outcomes: Sequence[client.Outcome], scale: float) -> di
 def bars_of_contended(found: dict[str, object]) -> list[Bar]:
     gates = found["gates"]
     enough = gates["ours, enough park time"]
+    apart = found["park_seconds_needed"] / found["park_seconds_predicted"] - 1
     return [
         Bar("refused of the 17 with enough park time", enough["refused"] + enough["failed"], 0),
         Bar("KV peak of the cache, ours", enough["peak_kv"], 1.0),
-        Bar(
-            "park time needed, against what `otel-pool check` says (seconds)",
-            found["park_seconds_needed"], found["park_seconds_predicted"] * 1.02,
-        ),
+        Bar("percent between the park time needed and what `otel-pool check` says", 100 * abs(apart), 10.0),
     ]  # fmt: skip
 
 

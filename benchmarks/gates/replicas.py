@@ -91,7 +91,7 @@ def _figures(
         "largest_release": largest_release(passed),
         "leases_at_end": sum(each["leases"] for each in told),
         "parked_at_end": sum(each["parked"] for each in told),
-        "series": [(round(at - began, 2), count) for at, count in seen.samples[::5]],
+        "series": [(round(at - began, 2), count) for at, count in seen.samples[::10] if at >= began],
     }
 
 
@@ -102,11 +102,17 @@ def bars(found: dict[int, dict[str, dict[str, object]]], size: Size) -> list[Bar
         ours, reference = by_gate["ours"], by_gate.get("reference")
         most = {1: size.limit + 2, 4: 1.05 * size.limit}.get(replicas)
         if most is not None:
-            made.append(Bar(f"peak running + waiting with {replicas} gateways, limit {size.limit}", ours["peak"], most))
+            made.append(
+                Bar(f"peak running + waiting with {_gateways(replicas)}, limit {size.limit}", ours["peak"], most)
+            )
         if reference is not None:
             floor = min(reference["utilisation"], 1.0) - 0.02
-            claim = f"utilisation with {replicas} gateways, within 2 points of the reference"
+            claim = f"utilisation with {_gateways(replicas)}, within 2 points of the reference"
             made.append(Bar(claim, ours["utilisation"], floor, at_least=True))
         lost = ours["failed"] + ours["leases_at_end"] + ours["parked_at_end"]
-        made.append(Bar(f"requests failed, leases or places left with {replicas} gateways", lost, 0))
+        made.append(Bar(f"requests failed, leases or places left with {_gateways(replicas)}", lost, 0))
     return made
+
+
+def _gateways(count: int) -> str:
+    return "1 gateway" if count == 1 else f"{count} gateways"
