@@ -29,7 +29,7 @@ def instrument(
         meters = meter(meter_provider, __version__)
         metrics.register(meters, controller.drivers, controller.recorder)
         engine_metrics.register(meters, controller.observers)
-        feed_engine_room(lambda: free_seats(controller))
+        _feed_room(controller)
         found = _joined[controller] = WaitSpans(tracer(tracer_provider, __version__))
     return found
 
@@ -43,3 +43,14 @@ def free_seats(controller: Controller) -> int | None:
             return None
         free += max(0.0, reading.limit.limit - reading.counted)
     return int(free) if readings else None
+
+
+def _feed_room(controller: Controller) -> None:
+    # By a weak reference: the report must not keep a controller, nor count one that is gone.
+    alive = weakref.ref(controller)
+
+    def room() -> int | None:
+        found = alive()
+        return None if found is None else free_seats(found)
+
+    weakref.finalize(controller, feed_engine_room(room)).atexit = False

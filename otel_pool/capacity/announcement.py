@@ -18,8 +18,8 @@ from otel_pool.capacity.report import collision
 from otel_pool.capacity.settings import CapacitySettings
 from otel_pool.capacity.sizing import Sizing
 from otel_pool.capacity.workers import Workers
-from otel_pool.pool.destinations import PoolReading
 from otel_pool.pool.process import snapshots
+from otel_pool.pool.records import PoolReading
 
 _logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from otel_pool.pool.destinations import Key, PoolReading, Snapshot
+from otel_pool.pool.records import Key, PoolReading, Snapshot
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from otel_pool.capacity.report import as_text, collision, figures
 from otel_pool.capacity.settings import CapacitySettings
 from otel_pool.capacity.sizing import size
 from otel_pool.capacity.workers import count_workers, family_of
-from otel_pool.pool.destinations import Pool, PoolReading
 from otel_pool.pool.process import on_first_use
+from otel_pool.pool.records import Pool, PoolReading
 from otel_pool.settings import read
 from otel_pool.telemetry import meter
 

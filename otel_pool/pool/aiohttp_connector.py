@@ -15,7 +15,8 @@ import aiohttp
 from aiohttp import BaseConnector
 from yarl import URL
 
-from otel_pool.pool.destinations import Destination, Destinations, Key, PoolReading
+from otel_pool.pool.destinations import Destination, Destinations
+from otel_pool.pool.records import Key, PoolReading
 
 LIBRARY = "aiohttp"
 
@@ -29,6 +30,7 @@ class ConnectorPool:
     def __init__(self, connector: BaseConnector, destinations: Destinations, excluded: frozenset[str]) -> None:
         self._connector = ref(connector)
         self.registry = destinations
+        self.outdated = False
         self._excluded = excluded
         # (raw host, port, scheme) of a URL -> its destination; bounded, as the registry is.
         self._known: dict[tuple[Any, Any, Any], Destination] = {}
@@ -52,14 +54,15 @@ class ConnectorPool:
         return destination
 
     def forget(self) -> None:
-        """Drop the destinations looked up so far."""
+        """The registry begins anew, as in a forked child: the connector needs a new record for its next call."""
+        self.outdated = True
         self._known.clear()
         self.waiting.clear()
 
     def read(self) -> PoolReading | None:
         """Limits, idle connections, and requests that wait beside a free slot; None once closed."""
         connector = self._connector()
-        if connector is None or connector.closed:
+        if connector is None or connector.closed or self.outdated:
             return None
         return PoolReading(
             library=LIBRARY,

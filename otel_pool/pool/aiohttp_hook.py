@@ -74,6 +74,8 @@ class AiohttpHook:
             return None
         if traces and _claim(traces):
             return None
+        if self.spans.orphans:
+            self.spans.end_orphans()
         pool = self._pool_of(connector)
         destination = pool.destination(request.url)
         if destination is None:
@@ -87,7 +89,7 @@ class AiohttpHook:
 
     def _pool_of(self, connector: BaseConnector) -> ConnectorPool:
         pool: ConnectorPool | None = connector.__dict__.get(ATTRIBUTE)
-        if pool is None or pool.registry is not self.books.destinations:
+        if pool is None or pool.outdated or pool.registry is not self.books.destinations:
             pool = ConnectorPool(connector, self.books.destinations, self._excluded)
             setattr(connector, ATTRIBUTE, pool)
             pool_in_use(self.books, pool)
@@ -197,8 +199,12 @@ class TracedAcquisition(Acquisition):
             on_end()
 
     def __del__(self) -> None:
-        if getattr(self, "state", None) is State.IN_USE:
-            self()
+        if getattr(self, "state", None) is not State.IN_USE:
+            return
+        if self._span is not None:
+            self.hook.spans.orphan(self._span)
+            self._span = None
+        self()
 
 
 async def _no_signal(*_args: Any, **_kwargs: Any) -> None:

@@ -19,8 +19,8 @@ from yarl import URL
 
 from otel_pool.pool.acquisition import Acquisition, State
 from otel_pool.pool.aiohttp_connector import LIBRARY
-from otel_pool.pool.destinations import Key
 from otel_pool.pool.process import Books
+from otel_pool.pool.records import Key
 from otel_pool.telemetry import enabled
 
 _logger = logging.getLogger(__name__)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 
 from otel_pool.names import pool as names
 from otel_pool.names.table import Metric
-from otel_pool.pool.destinations import Destination, Destinations, Key, PoolReading, Snapshot
+from otel_pool.pool.destinations import Destination, Destinations
 from otel_pool.pool.drain import record_all
+from otel_pool.pool.records import Key, PoolReading, Snapshot
 from otel_pool.telemetry import Attributes, Meter, histogram, observe
 
 Points = Iterable[tuple[float, Attributes]]

@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from otel_pool.pool.destinations import Destinations, Pool, PoolReading, Snapshot
+from otel_pool.pool.destinations import Destinations
 from otel_pool.pool.metrics import PoolMetrics
+from otel_pool.pool.records import Pool, PoolReading, Snapshot
 from otel_pool.telemetry import MeterProvider, meter
 
 
@@ -51,12 +52,17 @@ def open_books(user: str, provider: MeterProvider | None, bound: int, version: s
 
 def snapshots(now: float) -> list[Snapshot]:
     """Every destination of the process, peaks left as they are. `now` is `time.monotonic()`."""
-    return [snapshot for books in list(_books.values()) for snapshot in books.destinations.snapshots(now)]
+    return [snapshot for books in _in_use() for snapshot in books.destinations.snapshots(now)]
 
 
 def readings() -> list[PoolReading]:
     """What each live pool of the process says of itself."""
-    return [reading for books in list(_books.values()) for reading in books.destinations.readings()]
+    return [reading for books in _in_use() for reading in books.destinations.readings()]
+
+
+def _in_use() -> list[Books]:
+    # What was uninstrumented while calls were on their way may never see them end.
+    return [books for books in list(_books.values()) if books.users]
 
 
 def on_first_use(listener: Callable[[Pool], None]) -> None:

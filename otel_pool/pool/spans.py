@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from otel_pool.names import pool as names
 from otel_pool.pool.acquisition import Acquisition
-from otel_pool.pool.destinations import Key
 from otel_pool.pool.metrics import attributes_of
+from otel_pool.pool.records import Key
 from otel_pool.telemetry import Span, SpanKind, Status, StatusCode, Tracer, trace
 
 #: (span of the wait, destination, seconds in queue) -> None; may add attributes to the span.
@@ -30,6 +30,21 @@ class AcquisitionSpans:
         self.all = mode == "all"
         self._threshold = float("inf") if mode == "off" else 0.0 if mode == "all" else threshold
         self._queue_hook = queue_hook
+        # Spans of connections that were dropped and never given back: see `orphan`.
+        self.orphans: list[Span] = []
+
+    def orphan(self, span: Span) -> None:
+        """Leave `span` for the next call to end: the garbage collector comes while any lock of the SDK may be held."""
+        self.orphans.append(span)
+
+    def end_orphans(self) -> None:
+        """End the spans that were left. From any thread."""
+        while self.orphans:
+            try:
+                span = self.orphans.pop()
+            except IndexError:  # another thread ended the last one
+                return
+            span.end()
 
     def acquired(self, acquisition: Acquisition, now: float) -> Span | None:
         """After the acquisition: the span of its wait is made and ended, the span of its use is made and returned."""

@@ -32,9 +32,9 @@ class PooledAcquisition(Acquisition):
         kept: whether its connection had a socket when it came back.
     """
 
-    __slots__ = ("_orphans", "_out_at", "_span", "_spans", "is_out", "kept", "may_wait", "pool", "thread")
+    __slots__ = ("_out_at", "_span", "_spans", "is_out", "kept", "may_wait", "pool", "thread")
 
-    def __init__(self, pool: HostPool, destination: Destination, spans: AcquisitionSpans, orphans: list[Span]) -> None:
+    def __init__(self, pool: HostPool, destination: Destination, spans: AcquisitionSpans) -> None:
         Acquisition.__init__(self, destination, monotonic())
         self.pool = pool
         self.thread = get_ident()
@@ -44,7 +44,6 @@ class PooledAcquisition(Acquisition):
         self._out_at = 0.0
         self._span: Span | None = None
         self._spans = spans
-        self._orphans = orphans
 
     def goes_out(self, connection: Any, now: float, holds_place: bool) -> None:
         """`_get_conn` returned `connection`."""
@@ -99,4 +98,4 @@ class PooledAcquisition(Acquisition):
             self.released(monotonic())
         if self._span is not None:
             # Not ended here: the garbage collector may have come while this very thread holds a lock of the SDK.
-            self._orphans.append(self._span)
+            self._spans.orphan(self._span)

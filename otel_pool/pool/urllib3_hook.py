@@ -35,7 +35,7 @@ from otel_pool.pool.spans import AcquisitionSpans
 from otel_pool.pool.urllib3_acquisition import PooledAcquisition
 from otel_pool.pool.urllib3_advice import Advice
 from otel_pool.pool.urllib3_pools import ATTRIBUTE, LIBRARY, HostPool
-from otel_pool.telemetry import Span, enabled
+from otel_pool.telemetry import enabled
 
 _logger = logging.getLogger(__name__)
 
@@ -53,8 +53,6 @@ class Urllib3Hook:
         self.off = False
         self._excluded = excluded
         self._advice = Advice()
-        # Spans of connections that were dropped and never put back: ended with the next call.
-        self._orphans: list[Span] = []
 
     def get_conn(self, wrapped: Wrapped, pool: Any, args: Args, kwargs: Kwargs) -> Any:
         """In place of `HTTPConnectionPool._get_conn`."""
@@ -122,12 +120,12 @@ class Urllib3Hook:
         for pool in self.books.destinations.pools():
             if isinstance(pool, HostPool):
                 pool.end_all(monotonic())
-        self._end_orphans()
+        self.spans.end_orphans()
         self.books.release(LIBRARY)
 
     def _begin(self, pool: Any, args: Args, kwargs: Kwargs) -> PooledAcquisition | None:
-        if self._orphans:
-            self._end_orphans()
+        if self.spans.orphans:
+            self.spans.end_orphans()
         if not enabled():
             return None
         record: HostPool | None = pool.__dict__.get(ATTRIBUTE)
@@ -135,7 +133,7 @@ class Urllib3Hook:
             record = self._new_record(pool, record)
         if record.destination is None:
             return None
-        acquisition = PooledAcquisition(record, record.destination, self.spans, self._orphans)
+        acquisition = PooledAcquisition(record, record.destination, self.spans)
         if pool.block:
             acquisition.may_wait = _may_wait(args, kwargs)
         return acquisition
@@ -191,14 +189,6 @@ class Urllib3Hook:
             return
         acquisition.destination.add_discard("pool_full")
         self._advice.discarded(acquisition.pool, acquisition.destination)
-
-    def _end_orphans(self) -> None:
-        while self._orphans:
-            try:
-                span = self._orphans.pop()
-            except IndexError:  # another thread ended the last one
-                return
-            span.end()
 
     def _guard(self, step: Callable[..., Any], *args: Any) -> Any:
         # A step that not every call makes; the others are guarded where they stand, which costs them nothing.

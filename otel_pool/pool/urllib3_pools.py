@@ -16,7 +16,8 @@ from weakref import ref
 import urllib3
 from urllib3.connectionpool import HTTPConnectionPool
 
-from otel_pool.pool.destinations import Destination, Destinations, Key, PoolReading
+from otel_pool.pool.destinations import Destination, Destinations
+from otel_pool.pool.records import Key, PoolReading
 
 if TYPE_CHECKING:
     from otel_pool.pool.urllib3_acquisition import PooledAcquisition

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from otel_pool.capacity.live import Excess, Watch, advice
 from otel_pool.capacity.observed import Constraint, constraints
-from otel_pool.pool.destinations import Destination, Key, PoolReading, Snapshot
+from otel_pool.pool.destinations import Destination
+from otel_pool.pool.records import Key, PoolReading, Snapshot
 
 A = Key("aiohttp", "a", 8000, "http")
 B = Key("aiohttp", "b", 8000, "http")

@@ -32,6 +32,7 @@ LOGGER = "otel_pool.capacity.startup"
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[MeterProvider, InMemoryMetricReader]]:
     for name in ("OTEL_POOL_WORKERS", "WEB_CONCURRENCY", "OTEL_POOL_ENGINES"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(startup, "_rooms", [])  # other tests' gates feed it for as long as they live
     reader = InMemoryMetricReader()
     meters = MeterProvider([reader])
     AiohttpPoolInstrumentor().instrument(meter_provider=meters)
@@ -157,7 +158,8 @@ async def test_demand_that_stays_above_the_limit_is_said_once_with_what_to_do(
     assert says in said
 
 
-def test_the_engines_room_is_known_only_when_all_know_theirs() -> None:
+def test_the_engines_room_is_known_only_when_all_know_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "_rooms", [])
     assert engine_room() is None
     rooms: list[int | None] = [3, 4]
     removals = [feed_engine_room(lambda at=at: rooms[at]) for at in range(2)]  # type: ignore[misc]

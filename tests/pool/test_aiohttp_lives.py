@@ -15,7 +15,8 @@ import trustme
 from aiohttp.abc import AbstractResolver
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_pool.pool.destinations import Destinations, Key
+from otel_pool.pool.destinations import Destinations
+from otel_pool.pool.records import Key
 from tests.support.proxies import connect_proxy
 from tests.support.servers import serving, until
 from tests.support.telemetry import Telemetry

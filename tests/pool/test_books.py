@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from otel_pool.pool.acquisition import TRANSITIONS, Acquisition, State
-from otel_pool.pool.destinations import Destination, Destinations, Key, PoolReading
+from otel_pool.pool.destinations import Destination, Destinations
+from otel_pool.pool.records import Key, PoolReading
 from otel_pool.pool.samples import Samples
 
 KEY = Key("aiohttp", "engine", 8000, "http")

@@ -15,7 +15,8 @@ import urllib3
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import EmptyPoolError
 
-from otel_pool.pool.destinations import OTHER, Destinations, Key
+from otel_pool.pool.destinations import Destinations
+from otel_pool.pool.records import OTHER, Key
 from tests.pool.urllib3_support import at_once, served
 from tests.support.telemetry import Telemetry
 
