@@ -75,7 +75,8 @@ async def _tenths(tenth: Callable[[], Awaitable[None]], flush: Step) -> list[flo
 
 def _uncollected(count: int) -> dict[str, Any]:
     from otel_pool.pool.acquisition import Acquisition
-    from otel_pool.pool.destinations import Destinations, Key
+    from otel_pool.pool.destinations import Destinations
+    from otel_pool.pool.records import Key
 
     destination = Destinations().get(Key("aiohttp", "engine", 8000, "http"))
     resident = []
