@@ -6,6 +6,7 @@ folder and leaves no file, and the kernel gives it up when the process ends. Whe
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 
@@ -26,6 +27,7 @@ def speaks_for_group(parent: int | None = None) -> bool:
         word.close()
         return False
     _held.append(word)
+    atexit.register(word.close)
     return True
 
 

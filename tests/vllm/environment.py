@@ -33,8 +33,8 @@ HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "requirements.txt"
 MODEL_SCRIPT = HERE / "model.py"
 OLDEST_PYTHON = (3, 11)
-#: Asked only when the package sources that pip is configured with have no CPU build of torch.
-TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+#: What to do where the package sources that pip is configured with have no CPU build of torch.
+TORCH_REMEDY = "set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU builds, or PIP_FIND_LINKS to a folder with the wheel"
 #: Pulled in by the engine's requirements. Their ordinary builds do not load beside a CPU torch, and text needs none.
 UNWANTED = ("torchvision", "torchcodec", "torchaudio")
 
@@ -139,14 +139,13 @@ def _build(target: Environment, requirements: Path, say: Say) -> None:
 
 
 def _pip_install(target: Environment, requirement: str) -> None:
-    """Install from where pip is told to look; a torch that is not there comes from PyTorch's own index."""
-    command = [*_pip(target), "install", "--quiet", requirement]
+    """Install from where pip is told to look."""
     try:
-        _run(command)
-    except NotInstalledError:
+        _run([*_pip(target), "install", "--quiet", requirement])
+    except NotInstalledError as problem:
         if not requirement.startswith("torch=="):
             raise
-        _run([*command, "--extra-index-url", TORCH_CPU_INDEX])
+        raise NotInstalledError(f"{problem}\n{requirement} was not found: {TORCH_REMEDY}") from problem
 
 
 def _write_model(target: Environment, say: Say) -> None:
