@@ -53,7 +53,7 @@ async def part_long_prompts(short: bool) -> tuple[dict[str, object], list[Bar]]:
     if short:
         load, many = await asyncio.gather(
             long_prompts.contended(100.0, short=True),
-            long_prompts.short_beside_long(50.0, longs=4, seats=4, duration=400.0, gates=["reference", "ours"]),
+            long_prompts.short_beside_long(75.0, longs=3, seats=3, duration=300.0, gates=["reference", "ours"]),
         )
         found = {"contended": load, "short_beside_several_long": many}
     else:

@@ -33,7 +33,7 @@ class Size:
 
 
 FULL = Size()
-SHORT = Size(duration=18.0, drain=False)
+SHORT = Size(duration=16.0, drain=False)
 #: Seconds after the burst from which the engine has to be full.
 SETTLED = 4.0
 
