@@ -13,7 +13,7 @@ import errno
 import itertools
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 
 import msgspec
@@ -204,10 +204,12 @@ class Engine:
 async def _stream(request: web.Request, call: Call) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
-    async for frames in call.frames():
-        await response.write(frames)
-    await response.write(call.answer.end(call.sequences))
-    await response.write_eof()
+    # A client that leaves is no fault of the engine's: its sequences are aborted by who called this.
+    with suppress(ConnectionResetError):
+        async for frames in call.frames():
+            await response.write(frames)
+        await response.write(call.answer.end(call.sequences))
+        await response.write_eof()
     return response
 
 
