@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import finalize
 
 import aiohttp
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # lazy
@@ -30,6 +30,8 @@ from otel_pool.telemetry import MeterProvider
 __all__ = ["AiohttpPoolInstrumentor", "create_trace_config"]
 
 OLDEST = (3, 9)
+#: The attribute of a connector that holds what was installed on it alone, so that the two go together.
+_INSTALLED = "_otel_pool_installed"
 _logger = logging.getLogger(__name__)
 
 
@@ -46,7 +48,6 @@ class AiohttpPoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untype
         # BaseInstrumentor is a singleton whose __init__ runs at every call.
         if not hasattr(self, "_everywhere"):
             self._everywhere: _Installed | None = None
-            self._connectors: WeakKeyDictionary[aiohttp.BaseConnector, _Installed] = WeakKeyDictionary()
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """The versions it serves."""
@@ -68,12 +69,14 @@ class AiohttpPoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untype
     def instrument_connector(self, target: aiohttp.BaseConnector | aiohttp.ClientSession, **kwargs: Any) -> None:
         """Measure one connector, or the connector of one session. A second call for the same one changes nothing."""
         connector = _connector_of(target)
-        if connector not in self._connectors and _supported():
-            self._connectors[connector] = _Installed(connector, f"aiohttp connector {id(connector)}", kwargs)
+        if _INSTALLED not in vars(connector) and _supported():
+            installed = _Installed(connector, f"aiohttp connector {id(connector)}", kwargs)
+            setattr(connector, _INSTALLED, installed)
+            finalize(connector, installed.books.release, installed.user).atexit = False
 
     def uninstrument_connector(self, target: aiohttp.BaseConnector | aiohttp.ClientSession) -> None:
         """Undo `instrument_connector`."""
-        installed = self._connectors.pop(_connector_of(target), None)
+        installed: _Installed | None = vars(_connector_of(target)).pop(_INSTALLED, None)
         if installed is not None:
             installed.remove()
 
@@ -83,14 +86,14 @@ class _Installed:
 
     def __init__(self, owner: Any, user: str, kwargs: Mapping[str, Any]) -> None:
         settings = settings_of(kwargs)
-        self._user = user
-        self._books = _books_of(user, kwargs.get("meter_provider"), settings)
-        hook = AiohttpHook(self._books, user, spans_of(kwargs, settings), frozenset(settings.excluded_hosts))
+        self.user = user
+        self.books = _books_of(user, kwargs.get("meter_provider"), settings)
+        hook = AiohttpHook(self.books, user, spans_of(kwargs, settings), frozenset(settings.excluded_hosts))
         self._turnstiles: Any = None
         if settings.fair_queue:
             from otel_pool.pool.fair import FairQueues  # noqa: PLC0415  # off means that not a line of it runs
 
-            self._turnstiles = FairQueues(hook)
+            self._turnstiles = FairQueues(hook, owner)
         self._patch = Patch(owner, "connect", (self._turnstiles or hook).connect)
         self._patch.install()
 
@@ -98,7 +101,7 @@ class _Installed:
         self._patch.remove()
         if self._turnstiles is not None:
             self._turnstiles.remove()
-        self._books.release(self._user)
+        self.books.release(self.user)
 
 
 def create_trace_config(meter_provider: MeterProvider | None = None, **kwargs: Any) -> aiohttp.TraceConfig:

@@ -110,11 +110,12 @@ class Turnstile:
 class FairQueues:
     """A turnstile for each connector, in front of the hook's `connect`."""
 
-    def __init__(self, hook: AiohttpHook) -> None:
+    def __init__(self, hook: AiohttpHook, owner: Any) -> None:
+        """`owner` is the class of all connectors, or one connector."""
         self._hook = hook
         self._turnstiles: WeakKeyDictionary[aiohttp.BaseConnector, Turnstile] = WeakKeyDictionary()
         # Tells the waiters of a closed connector, as aiohttp tells its own.
-        self._on_close = Patch(aiohttp.BaseConnector, _closing_method(), self._close)
+        self._on_close = Patch(owner, _closing_method(), self._close)
         self._on_close.install()
 
     def remove(self) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import subprocess
 import sys
+import weakref
 
 import aiohttp
 import pytest
@@ -41,6 +43,22 @@ async def test_one_connector_is_measured_and_its_neighbour_is_not(telemetry: Tel
         await read(one, server.url)
         assert "connect" not in vars(one.connector)
         assert telemetry.collect().total(QUEUE) == 1
+
+
+async def test_a_connector_that_was_measured_alone_goes_with_its_session(telemetry: Telemetry) -> None:
+    gone = []
+    async with serving() as server:
+        for _ in range(20):
+            async with aiohttp.ClientSession() as session:
+                AiohttpPoolInstrumentor().instrument_connector(session, meter_provider=telemetry.meter_provider)
+                await read(session, server.url)
+                gone.append(weakref.ref(session.connector))
+        del session
+        await asyncio.sleep(0)
+        assert telemetry.collect().one(QUEUE).count == 20
+        gc.collect()
+        assert [connector for connector in gone if connector() is not None] == []
+        assert telemetry.collect().find("otel_pool.connection.pending_requests") == []
 
 
 async def test_a_closed_session_is_refused_with_the_remedy() -> None:
