@@ -216,6 +216,26 @@ async def test_closing_the_session_ends_those_who_wait(fair: Telemetry) -> None:
         await asyncio.wait([holder])
 
 
+async def test_one_connector_alone_may_be_fair(telemetry: Telemetry) -> None:
+    closing = "_close_immediately" if hasattr(aiohttp.BaseConnector, "_close_immediately") else "_close"
+    untouched = vars(aiohttp.BaseConnector)[closing]
+    async with serving() as server:
+        session = limited(1)
+        AiohttpPoolInstrumentor().instrument_connector(
+            session, meter_provider=telemetry.meter_provider, fair_queue=True
+        )
+        holder = asyncio.create_task(get(session, server.url + "hold"))
+        await until(lambda: server.in_flight == 1)
+        waiter = asyncio.create_task(get(session, server.url))
+        await until(lambda: telemetry.collect().total(PENDING) == 1)
+        await session.close()
+        with pytest.raises(aiohttp.ClientConnectionError, match="closed"):
+            await asyncio.wait_for(waiter, 5)
+        server.release.set()
+        await asyncio.wait([holder])
+    assert vars(aiohttp.BaseConnector)[closing] is untouched
+
+
 async def test_a_turnstile_that_fails_lets_everyone_pass_and_says_so_once(
     fair: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
