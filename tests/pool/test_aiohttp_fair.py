@@ -213,7 +213,7 @@ async def test_closing_the_session_ends_those_who_wait(fair: Telemetry) -> None:
         with pytest.raises(aiohttp.ClientConnectionError, match="closed"):
             await asyncio.wait_for(waiter, 5)
         server.release.set()
-        await asyncio.wait([holder])
+        await asyncio.gather(holder, return_exceptions=True)
 
 
 async def test_one_connector_alone_may_be_fair(telemetry: Telemetry) -> None:
@@ -232,7 +232,7 @@ async def test_one_connector_alone_may_be_fair(telemetry: Telemetry) -> None:
         with pytest.raises(aiohttp.ClientConnectionError, match="closed"):
             await asyncio.wait_for(waiter, 5)
         server.release.set()
-        await asyncio.wait([holder])
+        await asyncio.gather(holder, return_exceptions=True)
     assert vars(aiohttp.BaseConnector)[closing] is untouched
 
 
