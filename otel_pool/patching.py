@@ -8,6 +8,7 @@ others who wrapped after us stay in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from wrapt import FunctionWrapper
@@ -66,6 +67,44 @@ class Patch:
 
     def __repr__(self) -> str:
         return f"<Patch {self._name} {'on' if self._on else 'off'}>"
+
+
+class Replacement:
+    """One method of a class or of one object, replaced by a plain function.
+
+    A hot path pays for no wrapper object. The function must pass through by itself once it shall not act any more:
+    where others have wrapped it since, it stays in place.
+    """
+
+    def __init__(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """`make` gives the new function for the one that stands there; both take the object first."""
+        self._owner = owner
+        self._name = name
+        self._own = name in vars(owner)
+        self._before = _raw(owner, name)
+        made = make(self._before if isinstance(owner, type) else _unbound(self._before))
+        self.installed: Any = made if isinstance(owner, type) else MethodType(made, owner)
+
+    def install(self) -> None:
+        """Put the function in its place."""
+        setattr(self._owner, self._name, self.installed)
+
+    def remove(self) -> None:
+        """Put back what stood there, where nobody has wrapped it since."""
+        if _raw(self._owner, self._name) is not self.installed:
+            return
+        if self._own:
+            setattr(self._owner, self._name, self._before)
+        else:
+            delattr(self._owner, self._name)
+
+    def __repr__(self) -> str:
+        return f"<Replacement {self._name}>"
+
+
+def _unbound(method: Any) -> Callable[..., Any]:
+    function = getattr(method, "__func__", None)
+    return function if function is not None else lambda _owner, *args, **kwargs: method(*args, **kwargs)
 
 
 def _raw(owner: Any, name: str) -> Any:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from opentelemetry import metrics, trace
+from opentelemetry.context import get_current
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
@@ -43,8 +44,11 @@ Observe = Callable[[], Iterable[tuple[float, Attributes]]]
 SCOPE = "otel_pool"
 _logger = logging.getLogger(__name__)
 
-#: False inside a library's own exports; True inside another instrumentation's client span, which must not blind us.
-enabled = is_instrumentation_enabled
+
+def enabled() -> bool:
+    """False inside a library's own exports; True inside another instrumentation's span, which must not blind us."""
+    # An empty context suppresses nothing, and is what most calls have: one look instead of two.
+    return not get_current() or is_instrumentation_enabled()
 
 
 def meter(provider: MeterProvider | None = None, version: str = "") -> Meter:

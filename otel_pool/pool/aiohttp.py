@@ -9,6 +9,7 @@ Used together they count nothing twice.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ import aiohttp
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # lazy
 
 from otel_pool import __version__
-from otel_pool.patching import Patch
+from otel_pool.patching import Replacement
 from otel_pool.pool.aiohttp_connector import version
 from otel_pool.pool.aiohttp_hook import AiohttpHook
 from otel_pool.pool.aiohttp_trace_config import trace_config
@@ -94,11 +95,14 @@ class _Installed:
             from otel_pool.pool.fair import FairQueues  # noqa: PLC0415  # off means that not a line of it runs
 
             self._turnstiles = FairQueues(hook, owner)
-        self._patch = Patch(owner, "connect", (self._turnstiles or hook).connect)
-        self._patch.install()
+        self._hook = hook
+        self._connect = Replacement(owner, "connect", (self._turnstiles or hook).around)
+        self._connect.install()
 
     def remove(self) -> None:
-        self._patch.remove()
+        # Where others wrapped it since, it stays, and passes all through.
+        self._hook.off = True
+        self._connect.remove()
         if self._turnstiles is not None:
             self._turnstiles.remove()
         self.books.release(self.user)
@@ -121,7 +125,17 @@ def _connector_of(target: aiohttp.BaseConnector | aiohttp.ClientSession) -> aioh
 
 
 def _supported() -> bool:
-    if version() >= OLDEST:
-        return True
-    _logger.warning("aiohttp %s is below 3.9, the oldest that pool telemetry serves: it stays off", aiohttp.__version__)
-    return False
+    if version() < OLDEST:
+        _logger.warning(
+            "aiohttp %s is below 3.9, the oldest that pool telemetry serves: it stays off", aiohttp.__version__
+        )
+        return False
+    try:
+        inspect.signature(aiohttp.BaseConnector.connect).bind(None, None, traces=[], timeout=None)
+    except TypeError:
+        _logger.warning(
+            "BaseConnector.connect of aiohttp %s takes other arguments than are known: pool telemetry stays off",
+            aiohttp.__version__,
+        )
+        return False
+    return True

@@ -8,8 +8,9 @@ and makes no SDK call, but for the spans of calls that waited. What fails here t
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
@@ -24,9 +25,6 @@ from otel_pool.telemetry import Span, enabled
 _logger = logging.getLogger(__name__)
 
 Connect = Callable[..., Awaitable[Any]]
-Args = tuple[Any, ...]
-Kwargs = Mapping[str, Any]
-Call = tuple["TracedAcquisition", Args, Kwargs]
 
 
 class AiohttpHook:
@@ -41,58 +39,54 @@ class AiohttpHook:
         self.off = False
         self._excluded = excluded
 
-    async def connect(self, wrapped: Connect, connector: Any, args: Args, kwargs: Kwargs) -> Any:
-        """In place of `connector.connect`; returns and raises what it does."""
-        call = self.begin(connector, args, kwargs)
-        if call is None:
-            return await wrapped(*args, **kwargs)
-        acquisition, args, kwargs = call
-        try:
-            connection = await wrapped(*args, **kwargs)
-        except BaseException as error:
-            acquisition.on_failed(error, args, kwargs)
-            raise
-        acquisition.on_acquired(connection)
-        return connection
+    def around(self, connect: Connect) -> Connect:
+        """`connect(connector, req, traces, timeout)` with an acquisition around it; returns and raises what it does."""
+        begin = self.begin
 
-    def begin(self, connector: Any, args: Args, kwargs: Kwargs) -> Call | None:
-        """The acquisition of this call, and its arguments with our trace; None for a call that is not measured."""
-        if self.off:
-            return None
+        @functools.wraps(connect)
+        async def measured(connector: Any, req: Any, traces: Any, timeout: Any) -> Any:
+            acquisition = begin(connector, req, traces)
+            if acquisition is None:
+                return await connect(connector, req, traces=traces, timeout=timeout)
+            try:
+                # A new list: the caller's may be shared, and must not grow.
+                connection = await connect(connector, req, traces=[*traces, acquisition], timeout=timeout)
+            except BaseException as error:
+                acquisition.on_failed(error, req, timeout)
+                raise
+            acquisition.on_acquired(connection)
+            return connection
+
+        return measured
+
+    def begin(self, connector: Any, req: Any, traces: Any) -> TracedAcquisition | None:
+        """The acquisition of this call; None for a call that is not measured. Never raises."""
         try:
-            return self._begin(connector, args, kwargs)
+            if self.off:
+                return None
+            # What is not a request with its list of traces is not for us: it passes untouched. By its type and not by
+            # isinstance, which a mock deceives: the attributes of a mock raise what they like.
+            if not issubclass(type(req), ClientRequest) or not isinstance(traces, list) or not enabled():
+                return None
+            if traces and _claim(traces):
+                return None
+            if self.spans.orphans:
+                self.spans.end_orphans()
+            pool: ConnectorPool | None = connector.__dict__.get(ATTRIBUTE)
+            if pool is None or pool.outdated or pool.registry is not self.books.destinations:
+                pool = self._new_pool(connector)
+            destination = pool.destination(req.url)
+            if destination is None:
+                return None
+            return TracedAcquisition(self, pool, destination, hdrs.SEC_WEBSOCKET_KEY in req.headers)
         except Exception as error:
             self.fail(error)
             return None
 
-    def _begin(self, connector: Any, args: Args, kwargs: Kwargs) -> Call | None:
-        request: Any = args[0] if args else kwargs.get("req")
-        traces = args[1] if len(args) > 1 else kwargs.get("traces")
-        # What is not a request with its list of traces is not for us: it passes untouched. By its type and not by
-        # isinstance, which a mock deceives: the attributes of a mock raise what they like.
-        if not issubclass(type(request), ClientRequest) or not isinstance(traces, list) or not enabled():
-            return None
-        if traces and _claim(traces):
-            return None
-        if self.spans.orphans:
-            self.spans.end_orphans()
-        pool = self._pool_of(connector)
-        destination = pool.destination(request.url)
-        if destination is None:
-            return None
-        acquisition = TracedAcquisition(self, pool, destination, hdrs.SEC_WEBSOCKET_KEY in request.headers)
-        # A new list: the caller's may be shared, and must not grow.
-        traces = [*traces, acquisition]
-        if len(args) > 1:
-            return acquisition, (request, traces, *args[2:]), kwargs
-        return acquisition, args, {**kwargs, "traces": traces}
-
-    def _pool_of(self, connector: BaseConnector) -> ConnectorPool:
-        pool: ConnectorPool | None = connector.__dict__.get(ATTRIBUTE)
-        if pool is None or pool.outdated or pool.registry is not self.books.destinations:
-            pool = ConnectorPool(connector, self.books.destinations, self._excluded)
-            setattr(connector, ATTRIBUTE, pool)
-            pool_in_use(self.books, pool)
+    def _new_pool(self, connector: BaseConnector) -> ConnectorPool:
+        pool = ConnectorPool(connector, self.books.destinations, self._excluded)
+        setattr(connector, ATTRIBUTE, pool)
+        pool_in_use(self.books, pool)
         return pool
 
     def fail(self, error: BaseException) -> None:
@@ -163,16 +157,18 @@ class TracedAcquisition(Acquisition):
             now = monotonic()
             self.acquired(now)
             connection.add_callback(self)
-            self._span = self.hook.spans.acquired(self, now)
+            # Most calls neither waited nor make spans: they pay for one look.
+            if self.rounds or self.hook.spans.all:
+                self._span = self.hook.spans.acquired(self, now)
         except Exception as error:
             self.hook.fail(error)
 
-    def on_failed(self, error: BaseException, args: Args, kwargs: Kwargs) -> None:
+    def on_failed(self, error: BaseException, req: Any, timeout: Any) -> None:
         """`connect` raised."""
         try:
             now = monotonic()
             self.pool.waiting.discard(id(self))
-            timed_out = _timed_out(error, self, now, args, kwargs)
+            timed_out = _timed_out(error, self, now, req, timeout)
             error_type = "TimeoutError" if timed_out else type(error).__qualname__
             self.failed(now, error_type, timed_out)
             self.hook.spans.failed(self, now, error_type)
@@ -191,7 +187,8 @@ class TracedAcquisition(Acquisition):
         except Exception as error:
             self.hook.fail(error)
         finally:
-            self._end()
+            if self.on_end is not None:
+                self._end()
 
     def _end(self) -> None:
         on_end, self.on_end = self.on_end, None
@@ -222,18 +219,16 @@ def _claim(traces: list[Any]) -> bool:
     return False
 
 
-def _timed_out(error: BaseException, acquisition: Acquisition, now: float, args: Args, kwargs: Kwargs) -> bool:
+def _timed_out(error: BaseException, acquisition: Acquisition, now: float, req: Any, timeout: Any) -> bool:
     """Whether `error` is a timeout, of which a cancellation may be the form it takes in here."""
     if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
         return True
     if not isinstance(error, asyncio.CancelledError):
         return False
-    request: Any = args[0] if args else kwargs.get("req")
-    timer = getattr(request, "_timer", None) or getattr(request, "timer", None)
+    timer = getattr(req, "_timer", None) or getattr(req, "timer", None)
     # The total timeout cancels the task from a timer that remembers it.
     if getattr(timer, "_cancelled", False):
         return True
     # Up to aiohttp 3.10.10 the session applies `connect` around us, by a cancellation.
-    timeout = args[2] if len(args) > 2 else kwargs.get("timeout")
     limit: float | None = getattr(timeout, "connect", None)
     return limit is not None and 0 < limit <= now - acquisition.asked_at

@@ -11,8 +11,9 @@ that a busy host does not block the others. `FairQueues` is the edge: it waits, 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,7 +22,7 @@ from aiohttp.helpers import ceil_timeout
 
 from otel_pool.patching import Patch
 from otel_pool.pool.aiohttp_connector import version
-from otel_pool.pool.aiohttp_hook import AiohttpHook, Args, Connect, Kwargs, TracedAcquisition
+from otel_pool.pool.aiohttp_hook import AiohttpHook, Connect, TracedAcquisition
 
 
 class Ticket:
@@ -122,35 +123,34 @@ class FairQueues:
         """Stop watching for closed connectors. Tickets in use go back as they end."""
         self._on_close.remove()
 
-    async def connect(self, wrapped: Connect, connector: Any, args: Args, kwargs: Kwargs) -> Any:
-        """In place of `connector.connect`: first the turnstile, then the connector."""
-        call = self._hook.begin(connector, args, kwargs)
-        if call is None:
-            return await wrapped(*args, **kwargs)
-        acquisition, args, kwargs = call
-        try:
-            connection = await self._in_turn(wrapped, connector, acquisition, args, kwargs)
-        except BaseException as error:
-            acquisition.on_failed(error, args, kwargs)
-            raise
-        acquisition.on_acquired(connection)
-        return connection
+    def around(self, connect: Connect) -> Connect:
+        """`connect` behind the turnstile, with an acquisition around both."""
 
-    async def _in_turn(
-        self, wrapped: Connect, connector: Any, acquisition: TracedAcquisition, args: Args, kwargs: Kwargs
-    ) -> Any:
-        ticket = self._draw(connector, acquisition, args[0] if args else kwargs["req"])
-        if ticket is None or ticket.granted:
-            return await wrapped(*args, **kwargs)
-        traces = args[1] if len(args) > 1 else kwargs["traces"]
-        timeout = args[2] if len(args) > 2 else kwargs["timeout"]
-        if not CONNECT_APPLIES_ITS_TIMEOUT:
-            await self._wait(ticket, traces)
-            return await wrapped(*args, **kwargs)
-        # `connect` is one deadline for the wait and the connecting; the connector's own begins later and ends later.
-        async with ceil_timeout(timeout.connect, timeout.ceil_threshold):
-            await self._wait(ticket, traces)
-            return await wrapped(*args, **kwargs)
+        @functools.wraps(connect)
+        async def in_turn(connector: Any, req: Any, traces: Any, timeout: Any) -> Any:
+            acquisition = self._hook.begin(connector, req, traces)
+            if acquisition is None:
+                return await connect(connector, req, traces=traces, timeout=timeout)
+            traces = [*traces, acquisition]
+            try:
+                ticket = self._draw(connector, acquisition, req)
+                if ticket is None or ticket.granted:
+                    connection = await connect(connector, req, traces=traces, timeout=timeout)
+                elif CONNECT_APPLIES_ITS_TIMEOUT:
+                    # One deadline for the wait and the connecting: the connector's own begins later and ends later.
+                    async with ceil_timeout(timeout.connect, timeout.ceil_threshold):
+                        await self._wait(ticket, traces)
+                        connection = await connect(connector, req, traces=traces, timeout=timeout)
+                else:
+                    await self._wait(ticket, traces)
+                    connection = await connect(connector, req, traces=traces, timeout=timeout)
+            except BaseException as error:
+                acquisition.on_failed(error, req, timeout)
+                raise
+            acquisition.on_acquired(connection)
+            return connection
+
+        return in_turn
 
     async def _wait(self, ticket: Ticket, traces: list[Any]) -> None:
         # The caller's own traces hear of this wait as of one in the connector; ours is among them.
@@ -191,7 +191,7 @@ class FairQueues:
         except Exception as error:
             self._fail(error)
 
-    def _close(self, wrapped: Any, connector: Any, args: Args, kwargs: Kwargs) -> Any:
+    def _close(self, wrapped: Any, connector: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         turnstile = self._turnstiles.pop(connector, None)
         for ticket in turnstile.waiting() if turnstile is not None else ():
             if ticket.future is not None and not ticket.future.done() and not ticket.future.get_loop().is_closed():

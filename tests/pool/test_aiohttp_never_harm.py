@@ -19,9 +19,8 @@ from tests.support.telemetry import Telemetry
 
 #: The thin shell that cannot guard itself: it only calls guarded steps and passes on what `connect` does.
 SHELL = {
-    "connect",
+    "measured",
     "receive",
-    "begin",
     "fail",
     "on_acquired",
     "on_failed",
@@ -115,15 +114,27 @@ async def test_what_is_not_understood_passes_untouched(fresh: Telemetry, traces:
     seen: list[object] = []
 
     async def connect(self: object, req: object, traces: object, timeout: object) -> str:
-        seen.append((req, traces, timeout))
+        seen.append((self, req, traces, timeout))
         return "connection"
 
-    hook = AiohttpPoolInstrumentor()._everywhere._patch._wrapper
-    request, timeout = object(), object()
-    bound = connect.__get__(object())
-    assert await hook(bound, object(), (request, traces, timeout), {}) == "connection"
-    assert await hook(bound, object(), (request,), {"traces": traces, "timeout": timeout}) == "connection"
-    assert seen == [(request, traces, timeout)] * 2
+    measured = AiohttpPoolInstrumentor()._everywhere._hook.around(connect)
+    connector, request, timeout = object(), object(), object()
+    assert await measured(connector, request, traces, timeout) == "connection"
+    assert await measured(connector, request, traces=traces, timeout=timeout) == "connection"
+    assert seen == [(connector, request, traces, timeout)] * 2
+
+
+async def test_a_connect_of_another_signature_is_left_alone(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def connect(self: object, req: object, everything: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(aiohttp.BaseConnector, "connect", connect)
+    AiohttpPoolInstrumentor().instrument(meter_provider=telemetry.meter_provider)
+    AiohttpPoolInstrumentor().uninstrument()
+    assert aiohttp.BaseConnector.connect is connect
+    assert "takes other arguments than are known" in caplog.records[0].getMessage()
 
 
 async def test_a_signal_that_is_new_to_us_is_answered(fresh: Telemetry) -> None:

@@ -40,5 +40,6 @@ class Fault:
 
 
 def _enters_a_block(file: str, line: int) -> bool:
-    # A trace that raises on leaving a `with` would skip its exit, which no real exception can.
-    return linecache.getline(file, line).lstrip().startswith("with ")
+    # A trace that raises on leaving a `with` would skip its exit, and at a `try:` stands before the block: no real
+    # exception can come from either.
+    return linecache.getline(file, line).lstrip().startswith(("with ", "try:"))
