@@ -32,7 +32,7 @@ from machine import describe, keep
 
 SERVER_CORE, CLIENT_CORE = 1, 0
 #: Requests between two flushes: several collections a second, where applications make one a minute.
-BLOCK = 1000
+BLOCK = 5000
 BAR, TARGET = 1.15, 1.08
 
 Step = Callable[[], object]
@@ -290,7 +290,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the raw result")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/overhead.json")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--blocks", type=int, default=5, help=f"blocks of {BLOCK} requests, off and on each")
+    parser.add_argument("--blocks", type=int, default=3, help=f"blocks of {BLOCK} requests, off and on each")
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     options = parser.parse_args()

@@ -78,7 +78,10 @@ class AiohttpHook:
             destination = pool.destination(req.url)
             if destination is None:
                 return None
-            return TracedAcquisition(self, pool, destination, hdrs.SEC_WEBSOCKET_KEY in req.headers)
+            acquisition = TracedAcquisition(destination, monotonic(), hdrs.SEC_WEBSOCKET_KEY in req.headers)
+            acquisition.hook, acquisition.pool = self, pool
+            acquisition.on_end = acquisition.span = None
+            return acquisition
         except Exception as error:
             self.fail(error)
             return None
@@ -127,15 +130,15 @@ class TracedAcquisition(Acquisition):
     A destination knows it by identity only, so a connection that is dropped without release ends it by `__del__`.
     """
 
-    __slots__ = ("_span", "hook", "on_end", "pool")
+    __slots__ = ("hook", "on_end", "pool", "span")
 
-    def __init__(self, hook: AiohttpHook, pool: ConnectorPool, destination: Any, websocket: bool) -> None:
-        super().__init__(destination, monotonic(), websocket)
-        self.hook = hook
-        self.pool = pool
-        #: Called once when the acquisition ends, however it does.
-        self.on_end: Callable[[], None] | None = None
-        self._span: Span | None = None
+    # Set by `begin`, without a constructor of its own: every request makes one.
+    hook: AiohttpHook
+    pool: ConnectorPool
+    #: Called once when the acquisition ends, however it does.
+    on_end: Callable[[], None] | None
+    #: The span of its use, while it is in use and has one.
+    span: Span | None
 
     send_connection_queued_start = _signal(_queued)
     send_connection_queued_end = _signal(_dequeued)
@@ -159,7 +162,7 @@ class TracedAcquisition(Acquisition):
             connection.add_callback(self)
             # Most calls neither waited nor make spans: they pay for one look.
             if self.rounds or self.hook.spans.all:
-                self._span = self.hook.spans.acquired(self, now)
+                self.span = self.hook.spans.acquired(self, now)
         except Exception as error:
             self.hook.fail(error)
 
@@ -181,9 +184,9 @@ class TracedAcquisition(Acquisition):
         """The connection was released or closed."""
         try:
             self.released(monotonic())
-            if self._span is not None:
-                self._span.end()
-                self._span = None
+            if self.span is not None:
+                self.span.end()
+                self.span = None
         except Exception as error:
             self.hook.fail(error)
         finally:
@@ -198,9 +201,9 @@ class TracedAcquisition(Acquisition):
     def __del__(self) -> None:
         if getattr(self, "state", None) is not State.IN_USE:
             return
-        if self._span is not None:
-            self.hook.spans.orphan(self._span)
-            self._span = None
+        if self.span is not None:
+            self.hook.spans.orphan(self.span)
+            self.span = None
         self()
 
 

@@ -82,7 +82,14 @@ class Destination:
         in_use = len(self.active) + len(self.sockets)
         if in_use > self.active_peak:
             self.active_peak = in_use
-        self.add_acquired(acquisition)
+        if acquisition.connect_seconds is not None:
+            self.creates.add(acquisition.connect_seconds)
+        # As `Samples.add`, without the call: this is on the way of every request.
+        waits = self.waits
+        if len(waits.held) < waits.bound:
+            waits.held.append(acquisition.waited)
+        else:
+            waits.dropped += 1
 
     def add_acquired(self, acquisition: Acquired) -> None:
         """`acquisition` got its connection: its wait, and its connecting if it made one, become samples."""
@@ -95,9 +102,13 @@ class Destination:
         if acquisition.websocket:
             self.sockets.pop(id(acquisition), None)
             self.socket_uses.add(used)
+            return
+        self.active.pop(id(acquisition), None)
+        uses = self.uses
+        if len(uses.held) < uses.bound:
+            uses.held.append(used)
         else:
-            self.active.pop(id(acquisition), None)
-            self.uses.add(used)
+            uses.dropped += 1
 
     def add_failure(self, waited: float, error_type: str, timed_out: bool, connecting: float | None) -> None:
         """An acquisition ended without a connection."""

@@ -18,17 +18,17 @@ BOUND = 131_072
 class Samples(Generic[T]):
     """A bounded buffer that counts all it was ever given. `append` is the list's own while there is room."""
 
-    __slots__ = ("_bound", "_drained", "dropped", "held")
+    __slots__ = ("_drained", "bound", "dropped", "held")
 
     def __init__(self, bound: int = BOUND) -> None:
         self.held: list[T] = []
         self.dropped = 0
         self._drained = 0
-        self._bound = bound
+        self.bound = bound
 
     def add(self, sample: T) -> None:
         """Keep `sample`, or count it as dropped when the buffer is full."""
-        if len(self.held) < self._bound:
+        if len(self.held) < self.bound:
             self.held.append(sample)
         else:
             self.dropped += 1

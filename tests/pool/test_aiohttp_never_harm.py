@@ -141,7 +141,7 @@ async def test_a_signal_that_is_new_to_us_is_answered(fresh: Telemetry) -> None:
     async with serving() as server, aiohttp.ClientSession() as session:
         await (await session.get(server.url)).read()
         pool = vars(session.connector)[aiohttp_connector.ATTRIBUTE]
-        traced = aiohttp_hook.TracedAcquisition(None, pool, pool.destination(aiohttp.client.URL(server.url)), False)
+        traced = aiohttp_hook.TracedAcquisition(pool.destination(aiohttp.client.URL(server.url)), 0.0)
     assert await traced.send_connection_of_the_future("host", key=1) is None
     assert inspect.iscoroutinefunction(traced.send_dns_cache_hit)
     with pytest.raises(AttributeError):
@@ -154,7 +154,7 @@ async def test_full_buffers_count_what_they_drop_and_the_counters_stay_right(
     async with serving() as server, aiohttp.ClientSession() as session:
         await (await session.get(server.url)).read()
         (destination,) = vars(session.connector)[aiohttp_connector.ATTRIBUTE].registry
-        destination.waits._bound = 3
+        destination.waits.bound = 3
         for _ in range(9):
             await (await session.get(server.url)).read()
         exported = fresh.collect()
