@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import socket
@@ -44,10 +45,10 @@ async def test_a_stale_connection_that_is_retried_is_two_acquisitions(instrument
     async def close_after_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal accepted
         accepted += 1
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-        await reader.readuntil(b"\r\n\r\n")  # the second request arrives, and finds nobody
-        writer.close()
+        with contextlib.suppress(asyncio.IncompleteReadError), contextlib.closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            await reader.readuntil(b"\r\n\r\n")  # the second request arrives, and finds nobody
 
     server = await asyncio.start_server(close_after_one, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -63,6 +64,7 @@ async def test_a_stale_connection_that_is_retried_is_two_acquisitions(instrument
         assert (exported.one(QUEUE).count, accepted) == ((3, 2) if retried else (2, 1))
         assert exported.value("otel_pool.connection.created") == accepted
         assert exported.value("otel_pool.connection.reused") == 1
+    await asyncio.sleep(0.01)  # the last connection's handler sees its end
     server.close()
 
 

@@ -20,8 +20,10 @@ class Proxy:
 async def connect_proxy() -> AsyncIterator[Proxy]:
     """Serves CONNECT, and absolute-form requests to 127.0.0.1, one per connection."""
     proxy = Proxy()
+    writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         head = await reader.readuntil(b"\r\n\r\n")
         proxy.requests += 1
         method, target, _ = head.split(b"\r\n", 1)[0].split(b" ")
@@ -33,6 +35,7 @@ async def connect_proxy() -> AsyncIterator[Proxy]:
             authority = target.split(b"/", 3)[2].decode().rpartition("@")[2]
             host, port = authority.rsplit(":", 1)
         upstream_reader, upstream = await asyncio.open_connection(host, int(port))
+        writers.append(upstream)
         upstream.write(head)
         await asyncio.gather(_pump(reader, upstream), _pump(upstream_reader, writer))
 
@@ -42,6 +45,9 @@ async def connect_proxy() -> AsyncIterator[Proxy]:
         yield proxy
     finally:
         server.close()
+        for writer in writers:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
