@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench bench-overhead bench-requests bench-memory bench-fairness bench-admission bench-admission-short matrix matrix-short test-peers test-peers-short vllm test-vllm clean
+.PHONY: help demo test test-slow lint docs bench bench-overhead bench-requests bench-memory bench-fairness bench-admission bench-admission-short matrix matrix-short test-peers test-peers-short vllm test-vllm clean
 
 help: ## List the commands
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -22,8 +22,11 @@ $(READY): pyproject.toml
 demo: $(READY) ## Show queue time apart from engine time, and which of the two binds
 	$(BIN)/otel-pool demo
 
-test: $(READY) ## Run every test that needs nothing but this machine
-	$(PYTEST) -m "not vllm"
+test: $(READY) ## Run the tests that need nothing but this machine
+	$(PYTEST) -m "not vllm and not slow"
+
+test-slow: $(READY) ## Run those that take ten seconds or more: the demo, servers with workers, 5,000 open requests
+	$(PYTEST) -m "slow and not vllm"
 
 lint: $(READY) ## ruff, mypy strict, import contracts, and generated docs up to date
 	$(BIN)/ruff check .

@@ -54,6 +54,7 @@ def test_the_figures_of_both_runs_hold_against_littles_law() -> None:
     assert narrow["oldest_pending_seconds"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demonstration_that_is_broken_off_leaves_no_process(number: signal.Signals) -> None:
     # A shell that runs us in the background ignores SIGINT, and a child inherits that.
@@ -71,6 +72,7 @@ def test_a_demonstration_that_is_broken_off_leaves_no_process(number: signal.Sig
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_is_an_error_in_words_and_leaves_no_process() -> None:
     with subprocess.Popen(
         _demo("--duration", "0.5"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -25,6 +25,7 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 async def test_one_process_on_one_core_holds_five_thousand_open_requests(many_descriptors: None) -> None:
     """Asleep, the engine holds them all; awake, it answers them all. Its own count says how many there were."""
     with engines("--ports", "0", "--sleep", "--seats", str(OPEN), "--service", "0.1", "--tokens", "1", count=1) as (

@@ -91,6 +91,7 @@ async def test_a_plain_client_script_exports_its_time_in_queue(tmp_path: Path) -
     assert histogram.mean * 8 >= 0.98 * 2 * (0.05 + 0.1 + 0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "server_command",
     [
