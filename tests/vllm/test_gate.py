@@ -89,7 +89,7 @@ async def test_a_burst_of_60_never_stands_above_the_limit_in_the_engine(
 
     assert {answer.status for answer in answers} == {200}
     assert max(look.running or 0 for look in looks) == SEATS, "the gate must not leave seats empty"
-    assert max(look.requests or 0 for look in looks) <= LIMIT + 2 * replicas, "each gateway may err by two"
+    assert max(look.requests or 0 for look in looks) <= LIMIT + 2
 
 
 async def test_a_limit_that_nobody_set_is_learned_from_the_engine(direct: Traffic, gateways: Gateways) -> None:
@@ -107,12 +107,13 @@ async def test_what_the_engine_itself_refuses_is_parked_again_and_its_client_see
 ) -> None:
     before = await direct.sample()
     async with gateways(1, MAX_INFLIGHT="200", REPARK="on") as (client,):
-        answers = await asyncio.gather(*client.burst(ENGINE_BOUND + 12, max_tokens=32))
+        # Long enough that the engine finishes few of them while the others still arrive.
+        answers = await asyncio.gather(*client.burst(ENGINE_BOUND + 24, max_tokens=64))
     after = await direct.sample()
 
     assert after.rejections - (before.rejections or 0) > 0  # type: ignore[operator]
     assert {answer.status for answer in answers} == {200}
-    assert {answer.body["usage"]["completion_tokens"] for answer in answers} == {32}
+    assert {answer.body["usage"]["completion_tokens"] for answer in answers} == {64}
 
 
 async def test_after_everything_was_aborted_the_gate_opens_again_within_ten_seconds(
