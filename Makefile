@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint docs bench bench-overhead bench-requests bench-memory bench-fairness bench-admission bench-admission-short matrix matrix-short test-peers test-peers-short vllm test-vllm clean
+.PHONY: help demo test test-slow lint docs bench bench-overhead bench-requests bench-memory bench-fairness bench-admission bench-admission-short matrix matrix-short test-peers test-peers-short vllm test-vllm trl clean
 
 help: ## List the commands
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -75,6 +75,9 @@ vllm: $(READY) ## Install a real vLLM in an environment of its own and make a ti
 
 test-vllm: $(READY) ## Run the gate against a real vLLM (make vllm first)
 	$(PYTEST) tests/vllm
+
+trl: $(READY) ## Install TRL's client in an environment of its own; make test then runs it
+	$(BIN)/python -m tests.pool.urllib3_trl.environment
 
 clean: ## Remove what the commands above made here
 	rm -rf $(VENV) .nox .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,7 +3,9 @@
 nox -s short      the ends of the supported range, as CI runs it
 nox -s matrix     all of it
 nox -s everything every test on every Python, with the newest libraries
-nox -s trl        the client of TRL, in an environment of its own
+
+Tests of a real vLLM and of TRL's client need an environment of their own, of one Python: `make test` and
+`make test-vllm` run them.
 """
 
 from __future__ import annotations
@@ -18,26 +20,36 @@ AIOHTTP = (
     "3.9.0", "3.9.5", "3.10.0", "3.10.11", "3.11.0", "3.11.18",
     "3.12.0", "3.12.15", "3.13.0", "3.13.5", "3.14.0", "3.14.5",
 )  # fmt: skip
-URLLIB3 = ("1.26.20", "2.0.7", "2.8.0")
+URLLIB3 = ("1.26.0", "1.26.20", "2.0.0", "2.8.0")
 
 #: The first aiohttp with wheels for a Python: before it there is nothing to install.
 FIRST_AIOHTTP = {"3.12": (3, 9, 0), "3.13": (3, 10, 11)}
+#: The first urllib3 that a Python can import: the copy of six in 1.26.0 needs what Python 3.12 took away.
+FIRST_URLLIB3 = {"3.12": (1, 26, 20), "3.13": (1, 26, 20)}
 
 #: Only the pool room depends on these versions.
-TESTS = ("tests/pool",)
+TESTS = ("tests/pool", "-m", "not trl")
 
 
-def _has_wheel(python: str, aiohttp: str) -> bool:
-    version = tuple(int(part) for part in aiohttp.split("."))
-    return version >= FIRST_AIOHTTP.get(python, (0,))
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def _urllib3(python: str, turn: int) -> str:
+    """They take turns; one that the Python cannot import leaves its turn to the next."""
+    usable = [version for version in URLLIB3 if _parts(version) >= FIRST_URLLIB3.get(python, (0,))]
+    return usable[turn % len(usable)]
 
 
 def _run(session: nox.Session, aiohttp: str, urllib3: str, *tests: str) -> None:
     groups = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "test")
     session.install("-e", ".[all]", *groups, f"aiohttp=={aiohttp}", f"urllib3=={urllib3}")
     # aiohttp before 3.10 leaves sockets of broken-off connections to the garbage collector: its warnings, not ours.
-    leaks = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning"] if aiohttp.startswith("3.9.") else []
-    session.run("pytest", "-q", "-p", "no:cacheprovider", *leaks, *tests, *session.posargs)
+    theirs = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning"] if aiohttp.startswith("3.9.") else []
+    if urllib3 == "1.26.0":
+        # What its copy of six and its ssl module get told by a Python that is newer than they are.
+        theirs += ["-W", "ignore::ImportWarning", "-W", "ignore::DeprecationWarning"]
+    session.run("pytest", "-q", "-p", "no:cacheprovider", *theirs, *tests, *session.posargs)
 
 
 @nox.session
@@ -53,10 +65,10 @@ def short(session: nox.Session, aiohttp: str, urllib3: str) -> None:
 @nox.parametrize(
     ("python", "aiohttp", "urllib3"),
     [
-        (python, aiohttp, URLLIB3[index % len(URLLIB3)])
+        (python, aiohttp, _urllib3(python, index))
         for python in PYTHONS
         for index, aiohttp in enumerate(AIOHTTP)
-        if _has_wheel(python, aiohttp)
+        if _parts(aiohttp) >= FIRST_AIOHTTP.get(python, (0,))
     ],
 )
 def matrix(session: nox.Session, aiohttp: str, urllib3: str) -> None:
@@ -65,13 +77,4 @@ def matrix(session: nox.Session, aiohttp: str, urllib3: str) -> None:
 
 @nox.session(python=PYTHONS)
 def everything(session: nox.Session) -> None:
-    _run(session, AIOHTTP[-1], URLLIB3[-1], "tests", "-m", "not vllm")
-
-
-@nox.session
-def trl(session: nox.Session) -> None:
-    """TRL's own client, in an environment of its own under the user's cache directory."""
-    groups = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "test")
-    session.install("-e", ".[all]", *groups)
-    session.run("python", "-m", "tests.pool.urllib3_trl.environment")
-    session.run("pytest", "-q", "tests/pool/test_urllib3_trl.py", *session.posargs)
+    _run(session, AIOHTTP[-1], URLLIB3[-1], "tests", "-m", "not vllm and not trl")

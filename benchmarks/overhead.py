@@ -5,11 +5,12 @@
     python benchmarks/overhead.py --keep     also writes benchmarks/results/overhead.json
 
 Method. A light server runs in a process of its own, pinned to one core. Every measurement is a fresh client process,
-pinned to another. It runs blocks of requests by turns with the variant off and on, in the order off, on, on, off, and
-so on, and counts its CPU time (`time.process_time`: all threads) over each block. A block ends with a flush, so that
-all that was buffered is collected, drained and exported inside of it. Off and on alternate within a fraction of a
-second, since a machine that is shared changes its speed; the ratio of one process is that of its sums. The variants are
-interleaved in each round; the median over the rounds is reported with the lowest and the highest.
+pinned to another. It runs slices of requests by turns with the variant off and on, in the order off, on, on, off, and
+so on, and counts its CPU time (`time.process_time`: all threads) over each. Every ten slices that were on end with a
+flush, so that all that was buffered is collected, drained and exported, and counted. Off and on alternate within
+a tenth of a second, since a machine that is shared changes its speed from second to second; the ratio of one process is
+that of its sums. The variants are interleaved in each round; the median over the rounds is reported with the lowest and
+the highest.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from light_server import pin, running
 from machine import describe, keep
 
 SERVER_CORE, CLIENT_CORE = 1, 0
-#: Requests between two flushes: several collections a second, where applications make one a minute.
+#: Requests on between two flushes: about one collection a second, where applications make one a minute.
 BLOCK = 5000
+#: Requests between off and on.
+SLICE = 500
 BAR, TARGET = 1.15, 1.08
 
 Step = Callable[[], object]
@@ -97,8 +100,18 @@ class Variants:
     def _ours(self, flush: Step, **kwargs: Any) -> Switch:
         from otel_pool import AiohttpPoolInstrumentor
 
-        instrumentor = AiohttpPoolInstrumentor()
-        return Switch(lambda: instrumentor.instrument(**kwargs), instrumentor.uninstrument, flush)
+        # All that it does to aiohttp is to replace this one method. To swap it is to turn it on and off without closing
+        # its books, whose samples wait for the flush.
+        plain = aiohttp.BaseConnector.connect
+        AiohttpPoolInstrumentor().instrument(**kwargs)
+        ours = aiohttp.BaseConnector.connect
+        assert ours is not plain
+        aiohttp.BaseConnector.connect = plain
+        return Switch(
+            lambda: setattr(aiohttp.BaseConnector, "connect", ours),
+            lambda: setattr(aiohttp.BaseConnector, "connect", plain),
+            flush,
+        )
 
     def _upstream(self, meters: Any, tracers: Any) -> None:
         from opentelemetry.instrumentation.aiohttp_client import create_trace_config
@@ -206,21 +219,29 @@ async def _measure(variant: str, url: str, workload: Workload, blocks: int) -> d
         attach(set_span_in_context(variants.parent))
     off, on = aiohttp.ClientSession(), aiohttp.ClientSession(trace_configs=variants.trace_configs)
     spent = {"off": 0.0, "on": 0.0}
+
+    async def spend(name: str) -> float:
+        gc.collect()
+        began = time.process_time()
+        await _load(on if name == "on" else off, url, workload, SLICE)
+        return time.process_time() - began
+
     async with off, on:
-        for number in range(-2, 2 * blocks):
-            # off, on, on, off: neither is always the first. The first two warm up.
-            name = "off" if number % 4 in (0, 3) else "on"
-            if name == "on":
+        for block in range(-1, blocks):
+            seconds = {"off": 0.0, "on": 0.0}
+            for number in range(2 * BLOCK // SLICE):
+                # off, on, on, off: neither is always the first.
+                if number % 4 in (0, 3):
+                    seconds["off"] += await spend("off")
+                    continue
                 switch.on()
-            gc.collect()
-            began = time.process_time()
-            await _load(on if name == "on" else off, url, workload, BLOCK)
-            if name == "on":
-                switch.flush()
-            if number >= 0:
-                spent[name] += time.process_time() - began
-            if name == "on":
+                seconds["on"] += await spend("on")
                 switch.off()
+            began = time.process_time()
+            switch.flush()
+            seconds["on"] += time.process_time() - began
+            if block >= 0:  # the first warms up
+                spent = {name: spent[name] + seconds[name] for name in spent}
     return {name: seconds / (blocks * BLOCK) * 1e6 for name, seconds in spent.items()}
 
 

@@ -1,12 +1,10 @@
 """An environment of its own for the tests of one release: a virtual environment, the sdist, and our package beside it.
 
-It lies under the user's cache directory and is kept from run to run. A directory is named after all that it was made
-from, and gets that name only when it is complete.
+A directory gets its name only when it is complete.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
@@ -18,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.peers.suites import OURS, Release, Suite
+from tests.support.environments import PythonEnvironment, cache_directory, digest, last_lines, made_whole
 
 ROOT = Path(__file__).parents[2]
 INSIDE = Path(__file__).parent / "inside"
@@ -28,15 +27,8 @@ class NotMadeError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Environment:
+class Environment(PythonEnvironment):
     """Where the environment of a release lies."""
-
-    directory: Path
-
-    @property
-    def python(self) -> Path:
-        """Its interpreter."""
-        return self.directory / "python" / "bin" / "python"
 
     @property
     def sources(self) -> Path:
@@ -55,16 +47,10 @@ def make(suite: Suite, release: Release) -> Environment:
         newest = ".".join(map(str, release.newest_python))
         raise NotMadeError(f"{suite.distribution} {release.version} needs Python {newest} or older: run this with one")
     made_from = repr((suite.distribution, release, suite.hiding, OURS, platform.python_version(), str(ROOT)))
-    digest = hashlib.sha256(made_from.encode()).hexdigest()[:10]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel-pool" / "peers"
-    finished = Environment(cache / f"{suite.distribution}-{release.version}-{digest}")
+    finished = Environment(cache_directory() / "peers" / f"{suite.distribution}-{release.version}-{digest(made_from)}")
     if not finished.directory.is_dir():
-        unfinished = Environment(finished.directory.with_name(f"{finished.directory.name}.{os.getpid()}"))
-        try:
-            _build(unfinished, suite, release)
-            unfinished.directory.rename(finished.directory)
-        finally:
-            shutil.rmtree(unfinished.directory, ignore_errors=True)
+        with made_whole(finished.directory) as unfinished:
+            _build(Environment(unfinished), suite, release)
     return finished
 
 
@@ -108,5 +94,6 @@ def _run(target: Environment, command: list[str], environ: dict[str, str] | None
         env={**os.environ, **(environ or {})},
     )
     if done.returncode:
-        shown = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise NotMadeError(f"`{' '.join(command)}` ended with {done.returncode}:\n{shown}")
+        raise NotMadeError(
+            f"`{' '.join(command)}` ended with {done.returncode}:\n{last_lines(done.stdout + done.stderr)}"
+        )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from otel_pool import AiohttpPoolInstrumentor
 from otel_pool.pool.fair import Ticket, Turnstile
-from tests.support.servers import serving, until
+from tests.support.servers import Delay, serving, until
 from tests.support.telemetry import Telemetry
 
 QUEUE = "http.client.request.time_in_queue"
@@ -202,18 +202,22 @@ async def test_random_cancellation_loses_no_place(fair: Telemetry) -> None:
     assert fair.collect().value(PENDING) == 0
 
 
+async def closing_ends_the_waiter(session: aiohttp.ClientSession, server: Delay, telemetry: Telemetry) -> None:
+    """One call holds the only connection, another waits for it, and the session closes."""
+    holder = asyncio.create_task(get(session, server.url + "hold"))
+    await until(lambda: server.in_flight == 1)
+    waiter = asyncio.create_task(get(session, server.url))
+    await until(lambda: telemetry.collect().total(PENDING) == 1)
+    await session.close()
+    with pytest.raises(aiohttp.ClientConnectionError, match="closed"):
+        await asyncio.wait_for(waiter, 5)
+    server.release.set()
+    await asyncio.gather(holder, return_exceptions=True)
+
+
 async def test_closing_the_session_ends_those_who_wait(fair: Telemetry) -> None:
     async with serving() as server:
-        session = limited(1)
-        holder = asyncio.create_task(get(session, server.url + "hold"))
-        await until(lambda: server.in_flight == 1)
-        waiter = asyncio.create_task(get(session, server.url))
-        await until(lambda: fair.collect().total(PENDING) == 1)
-        await session.close()
-        with pytest.raises(aiohttp.ClientConnectionError, match="closed"):
-            await asyncio.wait_for(waiter, 5)
-        server.release.set()
-        await asyncio.gather(holder, return_exceptions=True)
+        await closing_ends_the_waiter(limited(1), server, fair)
 
 
 async def test_one_connector_alone_may_be_fair(telemetry: Telemetry) -> None:
@@ -224,15 +228,7 @@ async def test_one_connector_alone_may_be_fair(telemetry: Telemetry) -> None:
         AiohttpPoolInstrumentor().instrument_connector(
             session, meter_provider=telemetry.meter_provider, fair_queue=True
         )
-        holder = asyncio.create_task(get(session, server.url + "hold"))
-        await until(lambda: server.in_flight == 1)
-        waiter = asyncio.create_task(get(session, server.url))
-        await until(lambda: telemetry.collect().total(PENDING) == 1)
-        await session.close()
-        with pytest.raises(aiohttp.ClientConnectionError, match="closed"):
-            await asyncio.wait_for(waiter, 5)
-        server.release.set()
-        await asyncio.gather(holder, return_exceptions=True)
+        await closing_ends_the_waiter(session, server, telemetry)
     assert vars(aiohttp.BaseConnector)[closing] is untouched
 
 

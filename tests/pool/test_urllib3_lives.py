@@ -218,7 +218,7 @@ def test_the_error_of_a_call_within_a_call_ends_the_inner_one_alone(telemetry: T
             assert exported.value(OPEN, http__connection__state="active") == 1
             yield b"last"
 
-        pool.request("POST", "/", body=body(), headers={"Transfer-Encoding": "chunked"}, retries=False)
+        pool.request("POST", "/", body=body(), chunked=True, retries=False)
         exported = telemetry.collect()
     assert exported.value(OPEN, http__connection__state="active") == 0
     assert exported.value("otel_pool.connection.discarded", otel_pool__discard__reason="error") == 1

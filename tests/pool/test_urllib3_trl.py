@@ -21,6 +21,8 @@ from otel_pool.diagnosis.measurements import Measurements
 from otel_pool.diagnosis.sources.receiver import OtlpReceiver
 from tests.pool.urllib3_trl.environment import DRIVER, STANDINS, locate
 
+pytestmark = pytest.mark.trl
+
 CONVERSATIONS = 64
 
 
@@ -76,7 +78,10 @@ async def two_batches(pool_maxsize: int) -> tuple[Seen, Measurements, str]:
     """Run TRL's client over two batches. What the engine saw, what was exported, and what the client logged."""
     environment = locate()
     if not environment.is_dir():
-        pytest.skip("TRL is not here: run `nox -s trl`, which installs it in an environment of its own")
+        absent = "TRL is not here: run `make trl`, which installs it in an environment of its own"
+        if os.environ.get("CI") == "true":
+            pytest.fail(absent)
+        pytest.skip(absent)
     python = environment / "bin" / "python"
     async with watched_engine() as seen, OtlpReceiver() as receiver:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PYTHON"))}

@@ -67,16 +67,25 @@ def one_fault(answers: list[bytes]) -> Iterator[int]:
     """
     listener = socket.create_server(("127.0.0.1", 0))
 
+    def serve(connection: socket.socket, answer: bytes) -> None:
+        with connection:
+            received = b""
+            while not _whole(received) and (part := connection.recv(65_536)):
+                received += part
+            if answer:
+                connection.sendall(answer)
+
     def run() -> None:
+        serving = []
         for answer in answers:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                return
-            with connection:
-                connection.recv(65_536)
-                if answer:
-                    connection.sendall(answer)
+                break
+            serving.append(threading.Thread(target=serve, args=(connection, answer)))
+            serving[-1].start()
+        for one in serving:
+            one.join(10)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -88,6 +97,11 @@ def one_fault(answers: list[bytes]) -> Iterator[int]:
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(10)
+
+
+def _whole(request: bytes) -> bool:
+    head, end, body = request.partition(b"\r\n\r\n")
+    return bool(end) and (b"chunked" not in head or body.endswith(b"0\r\n\r\n"))
 
 
 def at_once(threads: int, call: Callable[[], object]) -> list[Any]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import hashlib
 import os
 import platform
 import shutil
@@ -28,6 +27,8 @@ import venv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.environments import PythonEnvironment, cache_directory, digest, last_lines
 
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "requirements.txt"
@@ -47,20 +48,13 @@ class NotInstalledError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Environment:
+class Environment(PythonEnvironment):
     """Where an installed (or still to be installed) engine lives."""
-
-    directory: Path
-
-    @property
-    def python(self) -> Path:
-        """The interpreter that has vLLM."""
-        return self.directory / "python" / "bin" / "python"
 
     @property
     def model(self) -> Path:
         """The folder of the tiny model. Its name follows `model.py`, so that a changed model is written anew."""
-        return self.directory / f"model-{_digest(MODEL_SCRIPT.read_bytes())}"
+        return self.directory / f"model-{digest(MODEL_SCRIPT.read_bytes(), 12)}"
 
     @property
     def stamp(self) -> Path:
@@ -85,9 +79,9 @@ class Environment:
 
 def locate(requirements: Path = REQUIREMENTS) -> Environment:
     """The place of the environment for `requirements` under this Python, installed or not."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     built_for = f"{platform.python_version()} {platform.system()} {platform.machine()}"
-    return Environment(cache / "otel-pool" / f"vllm-{_digest(requirements.read_bytes() + built_for.encode())}")
+    made_from = requirements.read_bytes() + built_for.encode()
+    return Environment(cache_directory() / f"vllm-{digest(made_from, 12)}")
 
 
 def require() -> Environment:
@@ -168,9 +162,9 @@ def _listed(requirements: Path) -> list[str]:
 def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        output = (done.stdout + done.stderr).strip().splitlines()
-        shown = "\n".join(output[-15:])
-        raise NotInstalledError(f"`{' '.join(command)}` ended with {done.returncode}:\n{shown}")
+        raise NotInstalledError(
+            f"`{' '.join(command)}` ended with {done.returncode}:\n{last_lines(done.stdout + done.stderr)}"
+        )
     return done.stdout
 
 
@@ -191,7 +185,3 @@ def _alone(lock: Path, say: Say) -> Iterator[None]:
             say("another process is installing vLLM: waiting for it")
             fcntl.flock(held, fcntl.LOCK_EX)
         yield
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:12]

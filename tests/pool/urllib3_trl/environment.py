@@ -2,21 +2,19 @@
 
     python -m tests.pool.urllib3_trl.environment
 
-makes it, or says where it is. It lies under the user's cache directory, named after all that it was made from, and
-gets that name only when it is complete. TRL comes without its dependencies: its client needs requests, and torch and
-transformers by name alone (see `standins/`).
+makes it, or says where it is. It gets its name only when it is complete. TRL comes without its dependencies: its client
+needs requests, and torch and transformers by name alone (see `standins/`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 import platform
-import shutil
 import subprocess
 import sys
 import venv
 from pathlib import Path
+
+from tests.support.environments import cache_directory, digest, made_whole
 
 ROOT = Path(__file__).parents[3]
 STANDINS = Path(__file__).parent / "standins"
@@ -39,8 +37,7 @@ def locate() -> Path:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     entry_points = [line for line in project.splitlines() if '= "otel_pool' in line]
     made_from = repr((TRL, REQUIREMENTS, platform.python_version(), str(ROOT), entry_points))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "otel-pool" / f"trl-{hashlib.sha256(made_from.encode()).hexdigest()[:10]}"
+    return cache_directory() / f"trl-{digest(made_from)}"
 
 
 def make() -> Path:
@@ -48,17 +45,13 @@ def make() -> Path:
     finished = locate()
     if finished.is_dir():
         return finished
-    unfinished = finished.with_name(f"{finished.name}.{os.getpid()}")
-    try:
+    with made_whole(finished) as unfinished:
         # A virtual environment cannot be moved whole: its programs name its interpreter. Only `python -m` is used.
         venv.create(unfinished, with_pip=True)
         pip = [str(unfinished / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *REQUIREMENTS], check=True)
         subprocess.run([*pip, "--no-deps", TRL], check=True)
         subprocess.run([*pip, "--no-deps", "--editable", str(ROOT)], check=True)
-        unfinished.rename(finished)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return finished
 
 
