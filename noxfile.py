@@ -44,12 +44,22 @@ def _urllib3(python: str, turn: int) -> str:
 def _run(session: nox.Session, aiohttp: str, urllib3: str, *tests: str) -> None:
     groups = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "test")
     session.install("-e", ".[all]", *groups, f"aiohttp=={aiohttp}", f"urllib3=={urllib3}")
-    # aiohttp before 3.10 leaves sockets of broken-off connections to the garbage collector: its warnings, not ours.
-    theirs = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning"] if aiohttp.startswith("3.9.") else []
-    if urllib3 == "1.26.0":
-        # What its copy of six and its ssl module get told by a Python that is newer than they are.
-        theirs += ["-W", "ignore::ImportWarning", "-W", "ignore::DeprecationWarning"]
-    session.run("pytest", "-q", "-p", "no:cacheprovider", *theirs, *tests, *session.posargs)
+    filters = "\n".join(("error", *(f"ignore:{theirs}" for theirs in _warnings_of_theirs(aiohttp, urllib3))))
+    session.run("pytest", "-q", "-p", "no:cacheprovider", "-o", f"filterwarnings={filters}", *tests, *session.posargs)
+
+
+def _warnings_of_theirs(aiohttp: str, urllib3: str) -> list[str]:
+    """What old releases are warned of, and not we: every other warning is an error."""
+    found = []
+    if _parts(aiohttp) < (3, 10):
+        found.append(":pytest.PytestUnraisableExceptionWarning")  # sockets of connections that were broken off
+    elif _parts(aiohttp) < (3, 12):
+        # It closes a TLS connection without waiting for its end.
+        found.append("Exception ignored in. <function _SSLProtocolTransport:pytest.PytestUnraisableExceptionWarning")
+    if _parts(urllib3) < (1, 26, 20):
+        # By Pythons that are newer than it: of its copy of six, and of what it asks of the ssl module.
+        found += ["_SixMetaPathImporter:ImportWarning", "ssl.:DeprecationWarning"]
+    return found
 
 
 @nox.session
