@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -14,34 +15,23 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from otel_pool import Urllib3PoolInstrumentor
-from otel_pool.pool import (
-    acquisition,
-    destinations,
-    process,
-    samples,
-    spans,
-    urllib3_acquisition,
-    urllib3_advice,
-    urllib3_hook,
-    urllib3_pools,
-)
 from tests.pool.urllib3_support import ANSWER, one_fault, served
 from tests.support.faults import Fault
 from tests.support.servers import Delay
 from tests.support.telemetry import Telemetry
 
 MODULES = (
-    acquisition,
-    destinations,
-    process,
-    samples,
-    spans,
-    urllib3_acquisition,
-    urllib3_advice,
-    urllib3_hook,
-    urllib3_pools,
+    "acquisition",
+    "destinations",
+    "process",
+    "samples",
+    "spans",
+    "urllib3_acquisition",
+    "urllib3_advice",
+    "urllib3_hook",
+    "urllib3_pools",
 )
-FILES = {module.__file__ for module in MODULES}
+FILES = {import_module(f"otel_pool.pool.{name}").__file__ for name in MODULES}
 
 #: The thin shell that cannot guard itself: it only calls guarded steps and passes on what urllib3 does. An exception
 #: in `__del__` is the interpreter's to report.
