@@ -78,11 +78,12 @@ async def _run(scene: Scene, limit: int, engine_port: int, report: Report) -> Ru
             url = f"http://{HOST}:{(await proxy.announced(r'proxy on [^ ]+:([0-9]+): '))[1]}"
             await proxy.announced("(?s)" + ".*".join(["worker takes calls"] * scene.workers))
             async with spread(url + READY_PATH, scene.callers, proxy.pid, scene.workers) as sessions:
-                looks = asyncio.create_task(_look(f"http://{HOST}:{engine_port}"))
+                enough = asyncio.Event()
+                looks = asyncio.create_task(_look(f"http://{HOST}:{engine_port}", enough))
                 try:
                     seconds = await _load(scene, url, sessions, lambda share: report(f"limit {limit}", share))
                 finally:
-                    looks.cancel()
+                    enough.set()
                     samples = await looks
             await proxy.stop()
             return _received(scene, limit, engine_port, receiver, seconds, samples, proxy)
@@ -136,16 +137,17 @@ async def _load(
     return seconds
 
 
-async def _look(engine: str) -> list[Sample]:
-    """Read the engine's page until cancelled; what was read is the result."""
+async def _look(engine: str, enough: asyncio.Event) -> list[Sample]:
+    """Read the engine's page until `enough` is set; what was read is the result."""
     samples: list[Sample] = []
     scraper = Scraper(Target(engine), _LOOK_TIMEOUT, time.monotonic)
-    with suppress(asyncio.CancelledError):
-        while True:
+    try:
+        while not enough.is_set():
             await asyncio.sleep(_LOOK_SECONDS)
             with suppress(ScrapeError):
                 samples.append(await scraper.scrape())
-    await scraper.close()
+    finally:
+        await scraper.close()
     return samples
 
 

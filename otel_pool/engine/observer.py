@@ -65,6 +65,7 @@ class Observer:
         self._polls: Counter[str] = Counter()
         self._fault_told = False
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
         self._wake = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -105,6 +106,7 @@ class Observer:
     def start(self) -> None:
         """Begin to poll, at once. A second call does nothing."""
         if not self.running:
+            self._stopping = False
             self._task = asyncio.get_running_loop().create_task(self._run(), name="otel_pool engine observer")
             self._task.add_done_callback(self._ended)
 
@@ -112,6 +114,8 @@ class Observer:
         """Stop polling and close the connection; a poll under way is dropped."""
         task, self._task = self._task, None
         if task is not None:
+            # A cancellation alone can get lost: where aiohttp's timeout comes at the same moment, it is taken for that.
+            self._stopping = True
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -120,7 +124,7 @@ class Observer:
         with suppress_instrumentation():
             scraper = Scraper(self.target, self._pace.timeout, self._clock)
             try:
-                while True:
+                while not self._stopping:
                     began = self._clock()
                     await self._poll(scraper)
                     await self._pause(began)
@@ -164,7 +168,7 @@ class Observer:
 
     async def _pause(self, began: float) -> None:
         jitter = random.uniform(-1.0, 1.0)  # noqa: S311 - spreads polls, keeps no secret
-        while True:
+        while not self._stopping:
             self._wake.clear()
             parked = bool(self._ask(self._parked))
             due = began + self._pace.delay(self._state.view(began).failures, parked, jitter)

@@ -18,8 +18,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from otel_pool.engine.checks import Degradation
 from otel_pool.engine.exposition import MAX_BODY_BYTES
 from otel_pool.engine.observer import Observer
-from otel_pool.engine.scrape import Target
-from otel_pool.engine.state import Evidence, State
+from otel_pool.engine.sample import Sample
+from otel_pool.engine.scrape import ScrapeError, Scraper, Target
+from otel_pool.engine.state import Evidence, Failure, State
 from tests.engine.fake_engine import FakeEngine, free_port, page, slow, status
 from tests.engine.pages import recorded, vllm
 
@@ -373,6 +374,25 @@ async def test_it_stops_cleanly_in_the_middle_of_a_poll_and_can_be_stopped_twice
     asked = len(engine.asked)
     await asyncio.sleep(0.1)
     assert len(engine.asked) == asked
+
+
+async def test_it_stops_where_a_timeout_comes_at_the_same_moment(observe, monkeypatch):
+    """aiohttp's timer then takes the cancellation for its own and raises a timeout in its place."""
+    asked = asyncio.Event()
+
+    async def scrape(self: Scraper) -> Sample:
+        asked.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ScrapeError(Failure.TIMEOUT) from None
+        raise AssertionError("it is cancelled before")
+
+    monkeypatch.setattr(Scraper, "scrape", scrape)
+    observer = observe("http://127.0.0.1:1")
+    await asyncio.wait_for(asked.wait(), 5)
+    await asyncio.wait_for(observer.stop(), 5)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "otel_pool engine observer"]
 
 
 async def test_a_view_is_stale_by_its_age_though_no_poll_has_failed(engines, observe):
