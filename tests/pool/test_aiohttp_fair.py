@@ -189,8 +189,8 @@ async def test_a_waiter_woken_and_cancelled_at_once_passes_its_place_on(fair: Te
 async def test_random_cancellation_loses_no_place(fair: Telemetry) -> None:
     rng = random.Random(7)
     async with serving(delay=0.002) as server, limited(3, per_host=2) as session:
-        # Plain aiohttp 3.9.0 now and then ends a call by a cancellation of its own: that is not at issue here.
-        own = {asyncio.CancelledError}
+        # Plain aiohttp 3.9.0, and no later one, now and then ends a call by a cancellation of its own.
+        own = {asyncio.CancelledError} if aiohttp.__version__ == "3.9.0" else set()
         calls = (asyncio.wait_for(get(session, server.url), rng.uniform(0.001, 0.5)) for _ in range(200))
         ends = {type(end) for end in await asyncio.gather(*calls, return_exceptions=True)}
         assert ends - own == {float, asyncio.TimeoutError}
