@@ -1,12 +1,16 @@
 """The gate without code: `opentelemetry-instrument` and `OTEL_POOL_ADMISSION_ENGINES` are all it takes.
 
 Every Starlette and FastAPI application gets the ASGI middleware around everything of its own, every aiohttp.web
-application the middleware before its own. Without the setting nothing is wrapped and nothing imported. What the
-OpenTelemetry instrumentation of those frameworks puts around an application stays around the gate.
+application the middleware before its own. Without the setting nothing is wrapped and nothing imported.
+
+What the OpenTelemetry instrumentation of those frameworks puts around an application stays around the gate: its server
+span then holds the time that a request waits, and is the parent of the gate's. It also looks for the framework's own
+outermost layer, and instruments nothing where another stands in its place.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -19,6 +23,9 @@ from otel_pool.admission.settings import ENGINES
 from otel_pool.patching import Patch
 
 _logger = logging.getLogger(__name__)
+
+#: Modules of the layers that stay outside the gate: the one that answers 500, and OpenTelemetry's.
+_OUTSIDE = ("starlette.middleware.errors", "opentelemetry.")
 
 #: Modules whose classes are patched when they are imported: module, class, method.
 _ASGI = (("starlette.applications", "Starlette"), ("fastapi.applications", "FastAPI"))
@@ -88,12 +95,28 @@ def _around(controller: Any) -> Callable[..., Any]:
         try:
             from otel_pool.admission.asgi import AdmissionMiddleware  # noqa: PLC0415  # only where it is used
 
-            return AdmissionMiddleware(stack, controller=controller)
+            return _within(stack, lambda inner: AdmissionMiddleware(inner, controller=controller))
         except Exception:
             _logger.exception("the admission gate could not be put around an ASGI application; it goes on without")
             return stack
 
     return build
+
+
+def _within(stack: Any, gate: Callable[[Any], Any]) -> Any:
+    """The stack with a gate inside those of its outermost layers that stay outside."""
+    outer, inner = None, stack
+    while _stays_outside(type(inner)) and hasattr(inner, "app"):
+        outer, inner = inner, inner.app
+    if outer is None:
+        return gate(stack)
+    outer.app = gate(inner)
+    return stack
+
+
+def _stays_outside(layer: Any) -> bool:
+    """Whether a class of ASGI middleware, or a middleware of aiohttp, belongs around the gate."""
+    return str(layer.__module__).startswith(_OUTSIDE)
 
 
 def _before(controller: Any) -> Callable[..., Any]:
@@ -104,7 +127,8 @@ def _before(controller: Any) -> Callable[..., Any]:
         try:
             from otel_pool.admission.web import attach, web_middleware  # noqa: PLC0415  # only where it is used
 
-            app.middlewares.insert(0, web_middleware(controller=controller))
+            outside = len(list(itertools.takewhile(_stays_outside, app.middlewares)))
+            app.middlewares.insert(outside, web_middleware(controller=controller))
             attach(app, controller)
         except Exception:
             _logger.exception("the admission gate could not be put before an aiohttp application; it goes on without")

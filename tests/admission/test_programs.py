@@ -9,15 +9,18 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_pool.bench.engine import EngineOptions, running_engine
 from tests.admission.stage import until
+from tests.support.spans import receiving
 
 FASTAPI = """
     import sys, fastapi, uvicorn, asyncio
@@ -26,6 +29,17 @@ FASTAPI = """
     async def chat(request: fastapi.Request):
         await asyncio.sleep(float((await request.json()).get("sleep", 0)))
         return {"ok": True}
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
+"""
+STARLETTE = """
+    import sys, asyncio, uvicorn
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+    async def chat(request):
+        await asyncio.sleep(float((await request.json()).get("sleep", 0)))
+        return JSONResponse({"ok": True})
+    app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
 """
 AIOHTTP = """
@@ -38,7 +52,7 @@ AIOHTTP = """
     app.router.add_post("/v1/chat/completions", chat)
     web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None)
 """
-PROGRAMS = pytest.mark.parametrize("program", [FASTAPI, AIOHTTP], ids=["fastapi", "aiohttp"])
+PROGRAMS = pytest.mark.parametrize("program", [FASTAPI, STARLETTE, AIOHTTP], ids=["fastapi", "starlette", "aiohttp"])
 
 
 OPENTELEMETRY = str(Path(sys.executable).with_name("opentelemetry-instrument"))
@@ -78,9 +92,11 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield made
 
 
-def ask(session: aiohttp.ClientSession, port: int, sleep: float = 0.0) -> aiohttp.client._RequestContextManager:
+def ask(
+    session: aiohttp.ClientSession, port: int, sleep: float = 0.0, headers: Mapping[str, str] | None = None
+) -> aiohttp.client._RequestContextManager:
     body = {"model": "m", "messages": [], "sleep": sleep}
-    return session.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body)
+    return session.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, headers=headers)
 
 
 @PROGRAMS
@@ -106,8 +122,41 @@ async def test_one_setting_gates_a_program_and_sigterm_refuses_who_waits(
             assert await asyncio.to_thread(process.wait, 10) in {0, -signal.SIGTERM}
 
 
-async def _outcome(session: aiohttp.ClientSession, port: int, sleep: float) -> tuple[int, str | None]:
-    async with ask(session, port, sleep) as response:
+@PROGRAMS
+async def test_the_wait_is_inside_the_server_span_of_the_frameworks_own_instrumentation(
+    program: str, session: aiohttp.ClientSession, unused_tcp_port: int
+) -> None:
+    """Upstream's instrumentation of each framework is loaded beside the gate, and neither turns the other off."""
+    port, trace_id = unused_tcp_port, f"{time.time_ns():032x}"
+    async with running_engine(EngineOptions(seats=1)) as engine:
+        with receiving() as spans:
+            settings = {
+                "OTEL_POOL_ADMISSION_ENGINES": f"m={engine.url}",
+                "OTEL_POOL_ADMISSION_MAX_INFLIGHT": "1",
+                "OTEL_TRACES_EXPORTER": "otlp",
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": spans.endpoint,
+                "OTEL_BSP_SCHEDULE_DELAY": "100",
+            }
+            async with running(program, port, **settings):
+                holds = asyncio.create_task(_outcome(session, port, 1.0))
+                await asyncio.sleep(0.3)
+                headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
+                assert await _outcome(session, port, 0.0, headers) == (200, None)
+                assert await holds == (200, None)
+                (waited,) = await asyncio.to_thread(spans.named, "admission.wait", trace_id)
+                found = await asyncio.to_thread(spans.starting_with, "POST", trace_id)
+    (server,) = [each.span for each in found if each.span.kind == Span.SPAN_KIND_SERVER]
+    assert server.parent_span_id.hex() == "00f067aa0ba902b7"
+    assert waited.span.parent_span_id == server.span_id
+    assert server.start_time_unix_nano <= waited.span.start_time_unix_nano
+    assert waited.span.end_time_unix_nano - waited.span.start_time_unix_nano > 0.3e9
+
+
+async def _outcome(
+    session: aiohttp.ClientSession, port: int, sleep: float, headers: Mapping[str, str] | None = None
+) -> tuple[int, str | None]:
+    async with ask(session, port, sleep, headers) as response:
         return response.status, response.headers.get("x-otel-pool-rejected-reason")
 
 
@@ -124,11 +173,31 @@ def test_without_the_setting_nothing_is_wrapped_and_nothing_imported() -> None:
     assert loaded == "['otel_pool.admission.instrumentor', 'otel_pool.admission.settings']"
 
 
+@pytest.mark.parametrize("framework", ["fastapi.FastAPI", "starlette.applications.Starlette"])
+def test_upstreams_instrumentation_still_finds_the_layers_it_looks_for(framework: str) -> None:
+    """FastAPI's instruments nothing when the outermost layer is not Starlette's own."""
+    module, name = framework.rsplit(".", 1)
+    code = f"""
+        import {module}
+        layer = {module}.{name}().build_middleware_stack()
+        while layer is not None:
+            print(type(layer).__name__)
+            layer = getattr(layer, "app", None)
+    """
+    layers = _output(
+        OPENTELEMETRY, sys.executable, "-c", textwrap.dedent(code), OTEL_POOL_ADMISSION_ENGINES="m=http://127.0.0.1:9"
+    ).splitlines()
+    assert layers.index("OpenTelemetryMiddleware") < layers.index("AdmissionMiddleware")
+    assert layers.count("AdmissionMiddleware") == 1
+
+
 def test_importing_the_package_imports_no_framework() -> None:
     names = "('aiohttp', 'starlette', 'msgspec')"
     code = f"import sys, otel_pool.admission; print([m for m in {names} if m in sys.modules])"
     assert _output(sys.executable, "-c", code) == "[]"
 
 
-def _output(*command: str) -> str:
-    return subprocess.run(command, env=_environment(), capture_output=True, text=True, check=True).stdout.strip()
+def _output(*command: str, **environ: str) -> str:
+    return subprocess.run(
+        command, env=_environment() | environ, capture_output=True, text=True, check=True
+    ).stdout.strip()

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.support.spans import SpanReceiver, receiving
 from tests.vllm import engine as engines
 from tests.vllm.environment import Environment, NotInstalledError, require
-from tests.vllm.spans import SpanReceiver, receiving
 from tests.vllm.traffic import Traffic, traffic
 
 SEATS = 4

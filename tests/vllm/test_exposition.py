@@ -9,9 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from otel_pool.engine.dialects import DIALECTS, PROCESS_START
+from tests.support.spans import SpanReceiver
 from tests.vllm.conftest import ENGINE_BOUND, SEATS
 from tests.vllm.engine import BLOCK_TOKENS, MODEL, Engine
-from tests.vllm.spans import SpanReceiver
 from tests.vllm.traffic import Traffic, watching
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]

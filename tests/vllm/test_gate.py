@@ -17,10 +17,10 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionChunk
 
+from tests.support.spans import SpanReceiver
 from tests.vllm import gateway
 from tests.vllm.conftest import ENGINE_BOUND, SEATS
 from tests.vllm.engine import MODEL, Engine
-from tests.vllm.spans import SpanReceiver
 from tests.vllm.traffic import PROMPT, Answer, Traffic, traffic, watching
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(300)]
