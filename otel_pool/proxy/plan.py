@@ -19,7 +19,8 @@ class Plan:
 
     `queue_timeout` bounds the wait for a connection and its opening together, `connect_timeout` the opening alone,
     `idle_timeout` the silence between two reads of an answer, `request_timeout` the whole call. `keepalive` must stay
-    below the engine's own (5 s in uvicorn and vLLM), else a call can meet a connection that is being closed.
+    below the engine's own (5 s in uvicorn and vLLM) by more than a worker stalls: one that reads an answer late thinks
+    its connection younger than the engine does, and sends a call on one that is being closed.
     `session_headers` are looked at in order; the first that a request has names its session. With `gate`, requests are
     held before each engine by its own gauges.
     """
@@ -36,7 +37,7 @@ class Plan:
     connect_timeout: float = 10.0
     idle_timeout: float = 600.0
     request_timeout: float = 3600.0
-    keepalive: float = 4.0
+    keepalive: float = 2.0
     graceful_timeout: int = 30
     gate: bool = False
 

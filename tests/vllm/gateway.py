@@ -28,8 +28,12 @@ NOT_FORWARDED = {"host", "connection", "content-length", "transfer-encoding", "k
 
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """One client for the life of the process, without a limit, so that only the gate holds requests back."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4)
+    """One client for the life of the process, without a limit, so that only the gate holds requests back.
+
+    It keeps a connection far shorter than vLLM's 5 s: a gateway that the engine starves reads an answer up to 2 s late,
+    and would send the next request on a connection that the engine has just closed.
+    """
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=1)
     async with aiohttp.ClientSession(os.environ[ENGINE], connector=connector, auto_decompress=False) as session:
         app.state.session = session
         yield
@@ -68,7 +72,11 @@ def running(count: int, engine_url: str, settings: Mapping[str, str], logs: Path
         waiting = [started.enter_context(_start(engine_url, settings, logs / f"gateway-{n}.log")) for n in range(count)]
         for process, port, log in waiting:
             processes.wait_until_healthy(process, "127.0.0.1", port, log, START_SECONDS)
-        yield [f"http://127.0.0.1:{port}" for _, port, _ in waiting]
+        try:
+            yield [f"http://127.0.0.1:{port}" for _, port, _ in waiting]
+        finally:
+            for _, _, log in waiting:
+                print(f"{log.name}:\n{processes.tail(log)}")  # which pytest shows when the test fails
 
 
 @contextlib.contextmanager
