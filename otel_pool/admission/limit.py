@@ -62,8 +62,7 @@ class LearnedLimit:
             self._looks, self.most_ran, self.saturated = 0, 0.0, False
         self._last = sample
         self.most_ran = max(self.most_ran, sample.running or 0.0)
-        waiting = sample.waiting if sample.waiting_for_capacity is None else sample.waiting_for_capacity
-        self._looks = self._looks + 1 if waiting and sample.running else 0
+        self._looks = self._looks + 1 if sample.short_of_room and sample.running else 0
         self.saturated = self.saturated or self._looks >= LOOKS
 
     def value(self) -> float | None:

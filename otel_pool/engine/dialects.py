@@ -30,6 +30,8 @@ class Dialect:
     waiting_besides: tuple[Names, ...] = ()
     #: A family with the label reason="capacity" for requests that wait for a seat or for KV cache.
     waiting_by_reason: Names = ()
+    #: The same as a family of its own.
+    waiting_for_capacity: Names = ()
     kv_usage: Names = ()
     preemptions: Names = ()
     prompt_tokens: Names = ()
@@ -49,9 +51,9 @@ class Dialect:
         """Every name that this dialect reads."""
         blocks = self.kv_blocks or ((), ())
         return {
-            *self.running, *self.waiting, *self.waiting_by_reason, *self.kv_usage, *self.preemptions,
-            *self.prompt_tokens, *self.generation_tokens, *self.finished, *self.rejections, *self.seats,
-            *self.sleep_state, *self.cache_config, *self.kv_tokens, *blocks[0], *blocks[1],
+            *self.running, *self.waiting, *self.waiting_by_reason, *self.waiting_for_capacity, *self.kv_usage,
+            *self.preemptions, *self.prompt_tokens, *self.generation_tokens, *self.finished, *self.rejections,
+            *self.seats, *self.sleep_state, *self.cache_config, *self.kv_tokens, *blocks[0], *blocks[1],
             *(name for names in self.waiting_besides for name in names),
         }  # fmt: skip
 
@@ -93,6 +95,7 @@ DIALECTS = (
         name="sglang",
         running=("sglang:num_running_reqs",),
         waiting=("sglang:num_queue_reqs",),
+        waiting_for_capacity=("sglang:num_queue_reqs",),
         waiting_besides=(("sglang:num_grammar_queue_reqs",),),
         kv_usage=("sglang:token_usage",),
         preemptions=("sglang:num_retracted_requests_total", "sglang:num_retracted_reqs_total"),
@@ -167,7 +170,7 @@ def _read(dialect: Dialect, found: Readings, sent_at: float, start: float | None
         sent_at=sent_at,
         running=found.sum(dialect.running),
         waiting=_waiting(dialect, found),
-        waiting_for_capacity=found.sum(dialect.waiting_by_reason, reason="capacity"),
+        waiting_for_capacity=_waiting_for_capacity(dialect, found),
         kv_usage=found.max(dialect.kv_usage),
         preemptions=found.sum(dialect.preemptions),
         prompt_tokens=found.sum(dialect.prompt_tokens),
@@ -187,6 +190,11 @@ def _waiting(dialect: Dialect, found: Readings) -> float | None:
     if waiting is None:
         return None
     return waiting + sum(found.sum(names) or 0.0 for names in dialect.waiting_besides)
+
+
+def _waiting_for_capacity(dialect: Dialect, found: Readings) -> float | None:
+    by_reason = found.sum(dialect.waiting_by_reason, reason="capacity")
+    return found.sum(dialect.waiting_for_capacity) if by_reason is None else by_reason
 
 
 def _asleep(dialect: Dialect, found: Readings) -> bool | None:

@@ -58,6 +58,11 @@ class Sample:
         return self.running + self.waiting
 
     @property
+    def short_of_room(self) -> float | None:
+        """Requests that wait for a seat or for KV cache; all that wait where the engine does not tell them apart."""
+        return self.waiting if self.waiting_for_capacity is None else self.waiting_for_capacity
+
+    @property
     def figures(self) -> tuple[float | None, ...]:
         """All that changes when the engine does anything: two equal tuples are an engine that did not move."""
         return (

@@ -10,7 +10,8 @@ before, is one `Signal`; the table below gives the next state. All that affects 
     FROZEN   the figures cannot be true: they did not move over three polls, they hold the gate shut, and none of our
              own requests gets anywhere. Engines set their gauges at a step; when every request is aborted together
              the last values stay until the next step, so a gate that waits for them to fall would wait for ever.
-    WEDGED   requests wait and none runs, over three polls: the engine lives and schedules nothing.
+    WEDGED   requests wait for room and none runs, over three polls: the engine lives and schedules nothing. What waits
+             for a transfer or a grammar alone is no such sign: the next request may run at once.
     ASLEEP   the engine says that it sleeps; its gauges look idle then.
 
 Two signals look alike. "Requests wait, none runs, nothing moves" is a wedged engine, or an idle one whose gauges froze
@@ -189,7 +190,7 @@ class EngineState:
         earlier = self._baseline
         same = earlier is not None and sample.figures == earlier.figures and not evidence.own_progress
         self._still.count(same, sample.sent_at if earlier is None else earlier.sent_at)
-        self._stuck.count(bool(sample.waiting) and sample.running == 0, sample.sent_at)
+        self._stuck.count(bool(sample.short_of_room) and sample.running == 0, sample.sent_at)
         self._sample = self._baseline = sample
         if self._hint is not None and self._hint.sent_at <= sample.sent_at:
             self._hint = None

@@ -112,6 +112,17 @@ def test_deferred_requests_at_the_engine_do_not_move_a_deadline() -> None:
     assert ticket.reason is Reason.TIMEOUT
 
 
+def test_deferred_requests_at_the_engine_do_not_shut_out_newcomers() -> None:
+    """Case 3: one of ours waits for its grammar and nothing runs; seven places are free all the while."""
+    world = World(limit=8)
+    world.scrape()
+    world.arrive()
+    for _ in range(6):
+        world.now += 2
+        world.scrape(running=0, waiting=1, waiting_for_capacity=0)
+    assert admitted(world.burst(8)) == 7
+
+
 def test_a_metrics_outage_is_stale_and_never_full() -> None:
     """Case 8: the last gauges said full; without them our own requests count."""
     world = World(limit=8)

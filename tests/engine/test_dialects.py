@@ -194,7 +194,7 @@ llamacpp:tokens_predicted_total 50
 SAYS = {
     "vllm": {"preemptions": 4, "finished": 7, "kv_usage": 0.25},
     "vllm-ray": {"preemptions": 4, "finished": 7, "kv_usage": 0.25},
-    "sglang": {"preemptions": 4, "finished": 7, "kv_usage": 0.25, "kv_tokens": 4096},
+    "sglang": {"waiting_for_capacity": 2, "preemptions": 4, "finished": 7, "kv_usage": 0.25, "kv_tokens": 4096},
     "trtllm": {"finished": 7, "kv_usage": 0.25, "kv_tokens": 4096, "seats": 64},
     "nim": {"finished": 7, "kv_usage": 0.25, "seats": 64},
     "tgi": {"finished": 7},

@@ -121,6 +121,12 @@ def test_requests_that_wait_while_none_runs_for_three_polls_are_a_wedged_engine(
     assert engine.sees(STUCK, evidence=Evidence(own_in_flight=1)) is State.WEDGED
 
 
+def test_requests_that_wait_for_a_transfer_or_a_grammar_alone_are_no_wedge(engine):
+    """Case 3: the engine has every seat free, and the next request may run at once."""
+    deferred = dataclasses.replace(STUCK, waiting_for_capacity=0.0)
+    assert engine.sees(*[deferred] * 10, evidence=Evidence(own_in_flight=1)) is State.FRESH
+
+
 def test_a_wedged_engine_is_fresh_as_soon_as_one_request_runs(engine):
     engine.sees(STUCK, STUCK, STUCK, evidence=Evidence(own_in_flight=1))
     assert engine.sees(dataclasses.replace(STUCK, running=1.0)) is State.FRESH
