@@ -7,19 +7,25 @@ last counts, as for the engine.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import msgspec
 
 #: Bytes of text per token, about: for lanes, where it is enough to tell long from short.
 BYTES_PER_TOKEN = 4
-#: No tokenizer makes fewer tokens than this of a text: for refusals, which must not hit a prompt that would fit.
-MOST_BYTES_PER_TOKEN = 16
+#: A whole text has no fewer tokens than this says: for refusals, which must not hit a prompt that would fit. JSON can
+#: write a Chinese character as 6 bytes, and two of them are often one token.
+MOST_BYTES_PER_TOKEN = 32
 #: What one request may count for at most, whatever its body says.
 MAX_COST = 1024
 
 #: Images and sounds stand in a body as text, but are no text to a tokenizer: with one, the prompt's size is unknown.
-_MEDIA = (b";base64,", b'"input_audio"')
+#: In turn: data URLs, Anthropic's sources, OpenAI's sounds, vLLM's embeddings. Within a text its quotes are escaped.
+_MEDIA = (b";base64,", b'"base64"', b'"input_audio"', b'_embeds"')
+#: Bytes of a list of prompts up to which its parts are told apart one by one; past it they are counted by their marks,
+#: as millions of parts would hold up the event loop.
+_PARSED_BYTES = 64 * 1024
 
 
 class _Body(msgspec.Struct):
@@ -60,6 +66,7 @@ class Peek:
 OPAQUE = Peek(opaque=True)
 
 _decoder = msgspec.json.Decoder(_Body)
+_FIRST_OF_LIST = re.compile(rb"\[\s*(.)", re.DOTALL)
 _parts = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -100,14 +107,24 @@ def _prompt(found: _Body) -> tuple[int, int, int]:
 
 
 def _of_list(raw: msgspec.Raw, size: int) -> tuple[int, int, int]:
-    parts = _parts.decode(raw)
-    first = bytes(memoryview(parts[0])[:1]) if parts else b""
+    text = bytes(memoryview(raw))
+    found = _FIRST_OF_LIST.match(text)
+    first = found[1] if found else b""
     if first.isdigit():
-        return 1, len(parts), len(parts)
-    if first in (b'"', b"["):
+        # Token ids, which hold no comma themselves.
+        return 1, (tokens := text.count(b",") + 1), tokens
+    if first == b'"':
         # Several prompts: each has to fit for itself, so the whole says nothing about one of them.
-        return len(parts), _of_text(size)[0], 0
+        return _parts_of(text, b'","', b'", "'), _of_text(size)[0], 0
+    if first == b"[":
+        return _parts_of(text, b"],", b"] ,"), text.count(b",") + 1, 0
     return 1, *_of_text(size)
+
+
+def _parts_of(text: bytes, *marks: bytes) -> int:
+    if len(text) <= _PARSED_BYTES:
+        return len(_parts.decode(text))
+    return sum(text.count(mark) for mark in marks) + 1
 
 
 def _of_text(size: int) -> tuple[int, int]:

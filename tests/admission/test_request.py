@@ -63,8 +63,32 @@ def test_a_body_of_10_mb_takes_bounded_time_and_memory() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prompt", "sequences", "tokens", "at_least"),
+    [
+        (list(range(1_000_000)), 1, 1_000_000, 1_000_000),
+        ([[1, 2, 3]] * 500, 500, 1_500, 0),
+        ([list(range(200))] * 500, 500, 100_000, 0),
+        (['say "a", "b"' * 20] * 500, 500, None, 0),
+        (["x, y; " * 5_000] * 3, 3, None, 0),
+    ],
+)
+def test_a_long_list_of_prompts_is_counted_and_not_built(
+    prompt: list[object], sequences: int, tokens: int | None, at_least: int
+) -> None:
+    """Case 39: a million parts built one by one would take 60 times the body's memory, and hold up the loop."""
+    raw = body(prompt=prompt)
+    tracemalloc.start()
+    found = peek(raw)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (found.sequences, found.prompt_tokens_at_least) == (sequences, at_least)
+    assert tokens is None or found.prompt_tokens == tokens
+    assert peak < 2 * len(raw) + 500_000
+
+
+@pytest.mark.parametrize(
     ("prompt", "sequences", "at_least"),
-    [([1, 2, 3], 1, 3), (["a", "b"], 2, 0), ([[1], [2], [3]], 3, 0), ("x" * 160, 1, 10), ([], 1, 0), (None, 1, 0)],
+    [([1, 2, 3], 1, 3), (["a", "b"], 2, 0), ([[1], [2], [3]], 3, 0), ("x" * 160, 1, 5), ([], 1, 0), (None, 1, 0)],
 )
 def test_a_prompt_is_counted_by_its_kind(prompt: object, sequences: int, at_least: int) -> None:
     """Token ids are exact, several prompts are several sequences, and text has a sure lower bound."""
@@ -78,10 +102,24 @@ def test_best_of_and_n_multiply_with_the_prompts() -> None:
     assert peek(body(n=10**9)).sequences == 1024
 
 
-def test_an_image_is_not_taken_for_a_long_prompt() -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_000_000}}
-    found = peek(body(messages=[{"role": "user", "content": [image]}], model="m"))
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_000_000}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 1_000_000}},
+        {"type": "input_audio", "input_audio": {"data": "A" * 1_000_000, "format": "wav"}},
+        {"type": "image_embeds", "image_embeds": "A" * 1_000_000},
+    ],
+    ids=lambda part: part["type"],
+)
+def test_an_image_is_not_taken_for_a_long_prompt(part: dict[str, object]) -> None:
+    found = peek(body(messages=[{"role": "user", "content": [part]}], model="m"))
     assert (found.model, found.prompt_tokens, found.prompt_tokens_at_least) == ("m", 0, 0)
+
+
+def test_a_text_that_speaks_of_images_is_still_a_text() -> None:
+    text = 'put {"type": "base64"} there. ' * 1_000
+    assert peek(body(messages=[{"role": "user", "content": text}])).prompt_tokens > 7_000
 
 
 def test_a_prompt_that_the_engine_will_cut_is_never_too_large() -> None:
