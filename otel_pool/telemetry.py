@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from opentelemetry import metrics, trace
 from opentelemetry.context import get_current
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
-from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation, _internal
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 
 from otel_pool.names.table import Metric
@@ -34,6 +34,7 @@ __all__ = [
     "histogram",
     "meter",
     "observe",
+    "standing",
     "trace",
     "tracer",
 ]
@@ -42,6 +43,8 @@ Attributes = Mapping[str, str | int | float | bool]
 Observe = Callable[[], Iterable[tuple[float, Attributes]]]
 
 SCOPE = "otel_pool"
+#: What the API gives for the global provider until there is one; its meters act once there is.
+_PROXY: type = getattr(_internal, "_ProxyMeterProvider", type(None))
 _logger = logging.getLogger(__name__)
 
 
@@ -49,6 +52,11 @@ def enabled() -> bool:
     """False inside a library's own exports; True inside another instrumentation's span, which must not blind us."""
     # An empty context suppresses nothing, and is what most calls have: one look instead of two.
     return not get_current() or is_instrumentation_enabled()
+
+
+def standing(provider: MeterProvider | None) -> MeterProvider:
+    """The provider itself, whatever it was reached by: the global one stands for None and for its own proxy."""
+    return metrics.get_meter_provider() if provider is None or isinstance(provider, _PROXY) else provider
 
 
 def meter(provider: MeterProvider | None = None, version: str = "") -> Meter:

@@ -16,7 +16,7 @@ from otel_pool.names import pool as names
 from otel_pool.names.table import Metric
 from otel_pool.pool.destinations import Destination, Destinations
 from otel_pool.pool.drain import record_all
-from otel_pool.pool.records import Key, PoolReading, Snapshot
+from otel_pool.pool.records import Key, PoolReading, Snapshot, joined
 from otel_pool.telemetry import Attributes, Meter, histogram, observe
 
 Points = Iterable[tuple[float, Attributes]]
@@ -33,28 +33,21 @@ def attributes_of(key: Key) -> dict[str, str | int]:
 
 
 class PoolMetrics:
-    """The instruments of one meter over one registry of destinations. Make it once per instrumentor."""
+    """The instruments of one meter over the destinations that `sources` gives. Make it once per provider."""
 
-    def __init__(self, meter: Meter, destinations: Destinations, clock: Callable[[], float] = time.monotonic) -> None:
-        self._destinations = destinations
+    def __init__(
+        self, meter: Meter, sources: Callable[[], list[Destinations]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._sources = sources
         self._clock = clock
         self._lock = threading.Lock()
         self._snapshots: list[Snapshot] = []
         self._readings: list[PoolReading] = []
         self._evictions: Counter[str] = Counter()
-        self._on = True
         self._time_in_queue = histogram(meter, names.TIME_IN_QUEUE)
         self._create_time = histogram(meter, names.CREATE_TIME)
         self._use_time = histogram(meter, names.USE_TIME)
         self._register(meter)
-
-    def open(self) -> None:
-        """Report again after `close`."""
-        self._on = True
-
-    def close(self) -> None:
-        """Report nothing from here on; the meter keeps the instruments, which the API cannot remove."""
-        self._on = False
 
     def after_fork(self) -> None:
         """In a forked child: the lock may have been held by a thread that is not here."""
@@ -64,14 +57,14 @@ class PoolMetrics:
     def collect(self) -> None:
         """Drain the buffers into the histograms and take the snapshot that the other instruments report."""
         with self._lock:
-            if not self._on:
-                self._snapshots, self._readings = [], []
-                return
-            for destination in self._destinations:
-                self._drain(destination)
-            self._snapshots = self._destinations.snapshots(self._clock(), reset_peaks=True)
-            self._readings = self._destinations.readings()
-            self._evictions = self._destinations.evicted()
+            sources = self._sources()
+            for source in sources:
+                for destination in source:
+                    self._drain(destination)
+            now = self._clock()
+            self._snapshots = joined(snapshot for source in sources for snapshot in source.snapshots(now, True))
+            self._readings = [reading for source in sources for reading in source.readings()]
+            self._evictions = sum((source.evicted() for source in sources), Counter())
 
     def _drain(self, destination: Destination) -> None:
         attributes = attributes_of(destination.key)

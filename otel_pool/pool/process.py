@@ -13,40 +13,59 @@ from dataclasses import dataclass, field
 from otel_pool.pool.destinations import Destinations
 from otel_pool.pool.metrics import PoolMetrics
 from otel_pool.pool.records import Pool, PoolReading, Snapshot
-from otel_pool.telemetry import MeterProvider, meter
+from otel_pool.telemetry import MeterProvider, meter, standing
 
 
-@dataclass
+@dataclass(eq=False)
 class Books:
     """Destinations, the instruments over them, and who uses them."""
 
     destinations: Destinations
-    metrics: PoolMetrics
-    provider: MeterProvider | None
+    provider: MeterProvider
+    version: str
     users: set[str] = field(default_factory=set)
+    #: Whether the SDK calls the instruments of these books, and not those of others on the same provider.
+    reports: bool = False
+
+    def __post_init__(self) -> None:
+        self.metrics = PoolMetrics(meter(self.provider, self.version), self.reported)
 
     def release(self, user: str) -> None:
-        """`user` no longer enters here; the last one out turns the reporting off."""
+        """`user` no longer enters here; once nobody does, nothing of these books is reported."""
         self.users.discard(user)
-        if not self.users:
-            self.metrics.close()
+
+    def reported(self) -> list[Destinations]:
+        """What the instruments of these books report: all books in use on their provider.
+
+        An SDK keeps the first instruments of a name and drops the callbacks of later ones without a word. Those of a
+        proxy come to the SDK when the application sets its provider, which may have books of its own by then.
+        """
+        same = [books for books in list(_books) if books.stands_on(standing(self.provider))]
+        if any(books.reports for books in same if books is not self):
+            return []
+        self.reports = True
+        return [books.destinations for books in same if books.users]
+
+    def stands_on(self, provider: MeterProvider) -> bool:
+        """Whether these books are those of `provider`."""
+        self.provider = standing(self.provider)
+        return self.provider is provider
 
 
-# All books of the process, by identity of the provider; and who wants to hear of the first pool in use.
-_books: dict[int, Books] = {}
+# All books of the process, and who wants to hear of the first pool in use.
+_books: list[Books] = []
 _first_use: list[Callable[[Pool], None]] = []
 
 
 def open_books(user: str, provider: MeterProvider | None, bound: int, version: str) -> Books:
     """The books of `provider` (None: the global one), made at the first call."""
-    books = _books.get(id(provider))
+    found = standing(provider)
+    books = next((one for one in list(_books) if one.stands_on(found)), None)
     if books is None:
-        destinations = Destinations(bound)
-        books = Books(destinations, PoolMetrics(meter(provider, version), destinations), provider)
-        _books[id(provider)] = books
+        books = Books(Destinations(bound), found, version)
+        _books.append(books)
     books.destinations.bound = bound
     books.users.add(user)
-    books.metrics.open()
     return books
 
 
@@ -62,7 +81,7 @@ def readings() -> list[PoolReading]:
 
 def _in_use() -> list[Books]:
     # What was uninstrumented while calls were on their way may never see them end.
-    return [books for books in list(_books.values()) if books.users]
+    return [books for books in list(_books) if books.users]
 
 
 def on_first_use(listener: Callable[[Pool], None]) -> None:
@@ -85,7 +104,7 @@ def pool_in_use(books: Books, pool: Pool) -> None:
 
 
 def _after_fork() -> None:
-    for books in _books.values():
+    for books in _books:
         books.destinations.clear()
         books.metrics.after_fork()
 

@@ -5,9 +5,10 @@ Nothing here changes anything, and nothing here knows a library or OpenTelemetry
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, Protocol
 
 #: The host of the destination that holds all those past the bound.
 OTHER = "_OTHER"
@@ -83,3 +84,29 @@ class Snapshot:
     queue_rounds: int
     #: Samples lost to full buffers.
     dropped: int
+
+
+def joined(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
+    """One snapshot for each destination, whatever number of books it is in."""
+    found: dict[Key, Snapshot] = {}
+    for snapshot in snapshots:
+        before = found.get(snapshot.key)
+        found[snapshot.key] = snapshot if before is None else _sum(before, snapshot)
+    return list(found.values())
+
+
+def _sum(one: Snapshot, other: Snapshot) -> Snapshot:
+    # Peaks of two books may have been at two moments: their sum is what they may have reached together.
+    values: dict[str, Any] = {}
+    for each in fields(Snapshot):
+        mine, theirs = getattr(one, each.name), getattr(other, each.name)
+        if each.name == "key":
+            values[each.name] = mine
+        elif isinstance(mine, dict):
+            values[each.name] = dict(Counter(mine) + Counter(theirs))
+        else:
+            values[each.name] = max(mine, theirs) if each.name in _LARGEST else mine + theirs
+    return Snapshot(**values)
+
+
+_LARGEST = {"advised_size", "oldest_pending_seconds", "oldest_active_seconds"}
