@@ -13,6 +13,7 @@ is given a writer and a body reader of ours (`web_exchange`), which pass all thr
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any
 
@@ -115,8 +116,14 @@ class WebGate:
         if found is None:
             return await handler(request)
         look, passage = found
-        with passage, exchange:
-            return await self._pass(exchange, handler, look, passage)
+        with ExitStack() as held:
+            held.enter_context(passage)
+            held.enter_context(exchange)
+            response = await self._pass(exchange, handler, look, passage)
+            if exchange.is_sent_later(response):
+                # The engine works for it until the server has sent the last byte, which is after this.
+                exchange.when_sent(held.pop_all().close)
+            return response
 
     def _passage(self, request: web.Request, body: bytes) -> tuple[Peek, Passage] | None:
         """The request's way through its gate; None when none stands before it, or when asking for it failed."""
@@ -178,7 +185,10 @@ class WebGate:
 async def _answer(exchange: Exchange, handler: Handler) -> web.StreamResponse | None:
     """Run the handler; None when the engine refused and nothing was sent."""
     try:
-        response = await handler(exchange.request)
+        response: web.StreamResponse | None = await handler(exchange.request)
+        if response is None:
+            # Not to be taken for an engine that refused: the handler would be run again and again.
+            raise TypeError("the handler returned no response")  # noqa: TRY301 - ends as what the handler raises
     except web.HTTPException as error:
         if exchange.committed is None and not (exchange.hold_503 and error.status == 503):
             raise

@@ -1,0 +1,207 @@
+"""Answers of aiohttp.web whose body the server fetches after the handler is done: iterables, streams and files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from otel_pool.admission.controller import Controller
+from otel_pool.admission.settings import AdmissionSettings
+from otel_pool.admission.web import attach, web_middleware
+from otel_pool.bench.engine import Engine, EngineOptions, running_engine
+from tests.admission.stage import PATH, Gateway, until
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    async with running_engine(EngineOptions(seats=20, service=0.2, tokens=5)) as running:
+        yield running
+
+
+@asynccontextmanager
+async def answering(answer: Handler, engine_url: str, *outside: object, **settings: object) -> AsyncIterator[Gateway]:
+    """An application that answers so, with the gate inside the middlewares `outside`."""
+    values: dict[str, object] = {"engines": f"m={engine_url}", "workers": 1, "poll_seconds": 0.3, **settings}
+    controller = Controller(AdmissionSettings(**values))  # type: ignore[arg-type]
+    app = web.Application(middlewares=[*outside, web_middleware(controller=controller)])  # type: ignore[list-item]
+    attach(app, controller)
+    app.router.add_post(PATH, answer)
+
+    async def sign(request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["X-Signed"] = "yes"
+
+    app.on_response_prepare.append(sign)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=2)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            yield Gateway(f"http://127.0.0.1:{runner.addresses[0][1]}", controller, session)
+    finally:
+        await runner.cleanup()
+
+
+def passing_on(session: aiohttp.ClientSession, engine_url: str, form: str) -> Handler:
+    """A handler that returns the engine's stream as the body of a response, in one of two forms."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        upstream = await session.post(engine_url + PATH, data=await request.read())
+
+        async def chunks() -> AsyncIterator[bytes]:
+            async for chunk in upstream.content.iter_any():
+                yield chunk
+
+        body = chunks() if form == "iterable" else upstream.content
+        return web.Response(status=upstream.status, body=body, content_type="text/event-stream")
+
+    return handler
+
+
+@web.middleware
+async def in_a_task_of_its_own(request: web.Request, handler: Handler) -> web.StreamResponse:
+    response = await asyncio.create_task(handler(request))  # type: ignore[arg-type]
+    response.headers["X-Outside"] = "yes"
+    return response
+
+
+@pytest.mark.parametrize("outside", [(), (in_a_task_of_its_own,)], ids=["alone", "within"])
+@pytest.mark.parametrize("form", ["iterable", "stream"])
+async def test_a_seat_is_held_while_the_server_fetches_the_body(
+    form: str, outside: tuple[object, ...], engine: Engine
+) -> None:
+    """Case 31: the engine, which would take 20 at once, never counts more than the limit."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as upstream:
+        handler = passing_on(upstream, engine.url, form)
+        async with answering(handler, engine.url, *outside, max_inflight=2) as gate:
+            texts = await asyncio.gather(*(_text(gate) for _ in range(10)))
+            assert {text.count("data: ") for text in texts} == {texts[0].count("data: ")}
+            assert all(text.endswith("data: [DONE]\n\n") for text in texts)
+            assert engine.state()["peak"] <= 2
+            await gate.leases(0)
+
+
+async def _text(gate: Gateway) -> str:
+    async with gate.ask(stream=True) as response:
+        return await response.text()
+
+
+async def test_a_seat_is_held_while_a_file_is_sent(tmp_path: Path, engine: Engine) -> None:
+    """The file is larger than what the sockets hold, so that it is not sent before the client reads it."""
+    size = 2**25
+    (tmp_path / "answer").write_bytes(bytes(size))
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        return web.FileResponse(tmp_path / "answer")
+
+    async with answering(handler, engine.url, max_inflight=1) as gate:
+        async with gate.ask() as response:
+            waits = asyncio.create_task(gate.status())
+            await gate.parked(1)
+            assert len(await response.read()) == size
+        assert await waits == 200
+        await gate.leases(0)
+
+
+async def test_the_server_sends_such_a_body_as_it_does_without_the_gate(engine: Engine) -> None:
+    """Signals, headers of a middleware outside, compression, and the same connection for the next request."""
+    connections = set()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        connections.add(request.transport)
+        body = json.loads(await request.read())
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for _ in range(3):
+                yield b"data: x\n\n" * 100
+
+        response = web.Response(body=chunks())
+        if body.get("compress"):
+            response.enable_compression(web.ContentCoding.gzip)
+        return response
+
+    async with answering(handler, engine.url, in_a_task_of_its_own, max_inflight=1) as gate:
+        for compress in (False, True, False):
+            async with gate.ask(compress=compress) as response:
+                assert await response.read() == b"data: x\n\n" * 300
+                assert response.headers["X-Signed"] == response.headers["X-Outside"] == "yes"
+                assert (response.headers.get("Content-Encoding") == "gzip") is compress
+                assert response.headers["Transfer-Encoding"] == "chunked"
+        assert len(connections) == 1
+
+
+async def _breaks_off(request: web.Request) -> web.StreamResponse:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"data: x\n\n"
+        await asyncio.sleep(0.05)
+        raise LookupError
+
+    return web.Response(body=chunks(), content_type="text/event-stream")
+
+
+async def test_a_body_that_fails_breaks_the_answer_off_and_gives_the_seat_back(engine: Engine) -> None:
+    """Twice: the limit is one, so the second would wait if the first had kept its seat."""
+    async with answering(_breaks_off, engine.url, max_inflight=1, max_park_seconds=2) as gate:
+        for _ in range(2):
+            async with gate.ask() as response:
+                assert response.status == 200
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await response.read()
+            await gate.leases(0)
+
+
+async def test_a_body_that_fails_on_a_stream_that_waited_is_one_error_frame(engine: Engine) -> None:
+    async with answering(_breaks_off, engine.url, max_inflight=1, heartbeat_seconds=0.05) as gate:
+        with gate.hold():
+            call = asyncio.create_task(_text(gate))
+            await gate.parked(1)
+            await asyncio.sleep(0.2)
+        frames = [part for part in (await call).split("\n\n") if part.startswith("data: ")]
+        assert frames[0] == "data: x"
+        assert [list(json.loads(frame.removeprefix("data: "))) for frame in frames[1:]] == [["error"]]
+        await gate.leases(0)
+
+
+async def test_a_client_that_leaves_such_a_body_gives_its_seat_back(engine: Engine) -> None:
+    ended = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        async def chunks() -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    yield b"data: x\n\n"
+                    await asyncio.sleep(0.02)
+            finally:
+                ended.set()
+
+        return web.Response(body=chunks(), content_type="text/event-stream")
+
+    async with answering(handler, engine.url, max_inflight=1) as gate:
+        async with gate.ask() as response:
+            await response.content.readline()
+            await until(lambda: gate.driver.gate.room.ledger.leases == 1)
+            response.close()
+        await gate.leases(0)
+        await asyncio.wait_for(ended.wait(), 5)
+
+
+async def test_a_handler_that_forgets_its_answer_runs_once(engine: Engine) -> None:
+    """The server answers 500; it must not be taken for an engine's 503."""
+    calls = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        calls.append(request.path)
+        return None  # type: ignore[return-value]
+
+    async with answering(handler, engine.url, max_inflight=1, max_park_seconds=1) as gate:
+        assert await gate.status() == 500
+        assert calls == [PATH]
+        await gate.leases(0)
