@@ -5,7 +5,8 @@ Nothing is opened or looked up here: `REPLICAS` may name a host, and it is the c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ ANY_MODEL = "*"
 
 @dataclass(frozen=True)
 class EngineList:
-    """One model and the base URLs of the engines that serve it, each once, in the order given."""
+    """One model and the base URLs of the engines that serve it, each once and sorted: equal sets share one gate."""
 
     model: str
     urls: tuple[str, ...]
@@ -35,9 +36,18 @@ def parse_engines(setting: str) -> tuple[tuple[EngineList, ...], tuple[Problem, 
         if error:
             problems.append(Problem(ENGINES, _hide_user(entry)[:120], error))
             continue
-        bases = tuple(dict.fromkeys(_base(url) for url in urls.split(",") if url.strip()))
+        bases = tuple(sorted({_base(url) for url in urls.split(",") if url.strip()}))
         lists[model] = EngineList(model, bases)
     return tuple(lists.values()), tuple(problems)
+
+
+def partly_shared(lists: Sequence[EngineList]) -> tuple[tuple[str, str, str], ...]:
+    """Pairs of models that share some engines and not all, each with one engine that both have."""
+    return tuple(
+        (one.model, other.model, min(common))
+        for one, other in itertools.combinations(lists, 2)
+        if (common := set(one.urls) & set(other.urls)) and one.urls != other.urls
+    )
 
 
 def parse_headers(setting: str) -> tuple[dict[str, str], tuple[Problem, ...]]:

@@ -2,8 +2,8 @@
 
 One engine is the plain case. Several engines behind one model, where nobody says which of them a request will go to,
 are gated over their sum: counts and limits are added, the KV gate is shut only when it is shut at each of them. An
-engine that sleeps or is wedged gives no room; one whose figures are old counts with its last ones while another's can
-be believed.
+engine that sleeps or is wedged gives no room, and neither does one that refuses connections while another answers: all
+that is sent then goes to the other. One whose figures are merely old counts with its last ones.
 
 This module does no I/O; `engine.observer` brings the views.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from otel_pool.admission.kv import KvGate
 from otel_pool.admission.limit import NO_LIMIT, LearnedLimit, Resolved, resolve, total
 from otel_pool.engine.sample import Sample
-from otel_pool.engine.state import State, View
+from otel_pool.engine.state import Failure, State, View
 
 #: From the state that tells most to the one that tells least: the first that any engine is in is that of them all.
 BELIEF = (State.FRESH, State.STALE, State.UNKNOWN, State.FROZEN, State.WEDGED, State.ASLEEP)
@@ -63,7 +63,8 @@ class Engines:
         news = [self._take(name, view) for name, view in views.items() if view.sample is not None]
         states = {name: views[name].state if name in views else State.UNKNOWN for name in self._kv}
         state = min(states.values(), key=BELIEF.index)
-        working = [name for name, each in states.items() if each not in _GIVES_NO_ROOM] or list(states)
+        gone = {name for name, view in views.items() if state is State.FRESH and _is_gone(view)}
+        working = [n for n, each in states.items() if each not in _GIVES_NO_ROOM and n not in gone] or list(states)
         samples = [self._samples[name] for name in working if name in self._samples]
         believed = [self._samples[n] for n in working if states[n] is State.FRESH and n in self._samples] or samples
         return Reading(
@@ -93,3 +94,8 @@ class Engines:
     def _kv_tokens(self) -> float | None:
         tokens = [sample.kv_tokens for sample in self._samples.values() if sample.kv_tokens]
         return max(tokens) if tokens and len(tokens) == len(self._kv) else None
+
+
+def _is_gone(view: View) -> bool:
+    """Whether nobody listens there; a page that is late or wrong says nothing about the engine behind it."""
+    return view.state is State.STALE and view.failure is Failure.CONNECTION

@@ -1,7 +1,7 @@
 """The gates and observers of one event loop: one observer for each engine, one gate for each set of engines.
 
-State is kept per engine and not per model name, so that all names of one engine (a base model and its adapters) share
-its gate. A gate may stand before several engines when nobody says which of them a request will go to.
+State is kept per engine and not per model name, so that all names of the same engines (a base model and its adapters)
+share one gate. A gate may stand before several engines when nobody says which of them a request will go to.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from otel_pool.admission.directory import EngineList, parse_headers
+from otel_pool.admission.directory import EngineList, parse_headers, partly_shared
 from otel_pool.admission.driver import GateDriver
 from otel_pool.admission.gate import Gate
 from otel_pool.admission.queue import Bounds
@@ -71,6 +71,12 @@ class Runtime:
         self._sharing = Sharing(settings)
         for engines in self._lists:
             self.gate(engines.urls)
+        for one, other, url in partly_shared(self._lists):
+            _logger.warning(
+                "the models %r and %r share %s and not all of their engines: each is gated over its own, and together "
+                "they may put more there than its limit. Give both the same engines, or let the application name the "
+                "engine of each request (engine_of)", one, other, "{}:{}".format(*Target(url).server),
+            )  # fmt: skip
         self._undo = on_stop(self.loop, self.shut_down)
 
     def __repr__(self) -> str:
@@ -84,6 +90,8 @@ class Runtime:
     def gate(self, urls: Urls) -> GateDriver:
         """The gate before these engines; made, and its engines watched, when it is asked for first."""
         found = self.gates.get(urls)
+        if found is None and urls != (ordered := tuple(sorted(set(urls)))):
+            return self.gate(ordered)
         if found is None:
             found = self.gates[urls] = self._make(urls)
         return found.driver
@@ -163,6 +171,8 @@ class Runtime:
         # Of several engines, nobody knows which of them answered.
         if len(urls) == 1:
             self.observers[urls[0]].hint(report)
+            for gate in self._before(urls[0]):
+                self._read(gate)
 
     def _polled(self, url: str, view: View) -> None:
         for gate in list(self._before(url)):

@@ -18,6 +18,7 @@ import aiohttp
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from otel_pool.engine.orca import REQUEST_HEADER
 from otel_pool.proxy import headers, refusals
 from otel_pool.proxy.engines import EngineTable
 from otel_pool.proxy.gate import engine_of, put_before
@@ -108,10 +109,14 @@ async def _exchange(request: web.Request) -> web.StreamResponse:
     target = engines.target(engine_of(request, engines), request.raw_path)
     if (request.content_length or 0) > plan.max_body_bytes:
         raise refusals.BodyTooLargeError(plan.max_body_bytes)
+    passed = headers.of_request(request.headers)
+    if plan.gate:
+        # The gate's figures are then as new as the last answer. Who asked for a form of its own gets that.
+        passed.setdefault(*REQUEST_HEADER)
     async with request.app[_SESSION].request(
         request.method,
         target,
-        headers=headers.of_request(request.headers),
+        headers=passed,
         data=_bounded(request, plan.max_body_bytes) if request.body_exists else None,
         allow_redirects=False,
     ) as answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -13,6 +14,7 @@ from otel_pool.admission.settings import AdmissionSettings
 from otel_pool.admission.ticket import Ask, Priority, Reason
 from otel_pool.admission.web import WebGate
 from tests.admission.stage import until
+from tests.engine.fake_engine import FakeEngine, page
 
 A, B = "http://127.0.0.1:9", "http://127.0.0.1:10"
 
@@ -51,6 +53,63 @@ async def test_several_engines_of_one_model_are_gated_over_their_sum() -> None:
     assert driver is not None
     assert driver.gate.room.limit == 4
     await controller.stop()
+
+
+async def test_models_of_the_same_engines_share_one_gate_in_whatever_order_they_are_named() -> None:
+    """Case 21: together they may put 4 there, not 4 each."""
+    controller = make(f"base={A},{B};adapter={B},{A}", max_inflight=2)
+    with contextlib.ExitStack() as open_calls:
+        settled = 0
+        for model in ["base", "adapter"] * 5:
+            urls = controller.engines_of(Peek(model=model))
+            assert urls is not None
+            passage = controller.passage(urls, Ask())
+            assert passage is not None
+            open_calls.enter_context(passage)
+            settled += passage.is_settled()
+        assert settled == 4
+    await controller.stop()
+
+
+async def test_models_that_share_some_of_their_engines_are_told_to_share_all(caplog: pytest.LogCaptureFixture) -> None:
+    controller = make(f"base={A},{B};adapter={B}")
+    controller.runtime()
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "'base' and 'adapter' share 127.0.0.1:10 and not all of their engines" in told
+    await controller.stop()
+
+
+async def test_the_engines_load_report_in_an_answer_shuts_the_gate_before_the_next_scrape() -> None:
+    """The scrape says half full and nobody waiting; an answer says 97 % and 20."""
+    page_of_engine = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n"
+    engine = await FakeEngine(page(page_of_engine)).start()
+    controller = make(f"m={engine.url}", max_inflight=50, poll_seconds=60.0)
+    driver = controller.driver((engine.url,))
+    assert driver is not None
+    await until(lambda: driver.gate.room.reading.counted == 3)
+    with driver.passage(Ask()) as answered:
+        assert answered.is_settled()
+        answered.reported('JSON {"named_metrics": {"kv_cache_usage_perc": 0.97, "num_requests_waiting": 20}}')
+        with driver.passage(Ask()) as waits:
+            assert not waits.is_settled()
+            answered.reported('JSON {"named_metrics": {"kv_cache_usage_perc": 0.40, "num_requests_waiting": 0}}')
+            assert waits.is_settled()
+    assert len(engine.asked) == 1
+    await controller.stop()
+    await engine.stop()
+
+
+async def test_an_engine_that_refuses_connections_is_no_room_for_the_one_that_answers() -> None:
+    """Everything goes to the survivor: it must not get the limit of both."""
+    page_of_engine = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
+    engine = await FakeEngine(page(page_of_engine)).start()
+    controller = make(f"m={engine.url},{A}", max_inflight=4, poll_seconds=0.2)
+    driver = controller.driver((engine.url, A))
+    assert driver is not None
+    await until(lambda: sorted(each.view().state.value for each in controller.observers()) == ["fresh", "stale"])
+    await until(lambda: driver.gate.room.limit == 4)
+    await controller.stop()
+    await engine.stop()
 
 
 async def test_the_bound_on_who_waits_is_one_for_all_engines_of_a_process() -> None:

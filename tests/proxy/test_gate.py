@@ -14,7 +14,7 @@ from otel_pool.bench.engine import Control, EngineOptions, running_engine
 from otel_pool.proxy.app import make_runner
 from otel_pool.proxy.engines import EngineTable
 from otel_pool.proxy.plan import Plan
-from tests.proxy.support import proxy
+from tests.proxy.support import answering, proxy, scripted
 
 BODY = {"model": "tiny", "prompt": "hello", "max_tokens": 4}
 REASON = "x-otel-pool-rejected-reason"
@@ -94,3 +94,22 @@ async def test_an_engines_own_503_puts_the_call_back_in_the_queue(monkeypatch: p
         page = text_string_to_metric_families(engine.metrics().decode())
         rejected = [s.value for f in page for s in f.samples if s.name == "vllm:admission_rejections_total"]
     assert sum(rejected) >= 1
+
+
+@pytest.mark.parametrize(
+    ("gate", "own", "asked"), [(True, "", "JSON"), (True, "TEXT", "TEXT"), (False, "", None), (False, "TEXT", "TEXT")]
+)
+async def test_the_gate_asks_each_engine_for_its_load_and_without_it_nothing_is_added(
+    gate: bool, own: str, asked: str | None
+) -> None:
+    seen: list[bytes] = []
+    answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+    async with scripted(answering(answer, seen)) as url, proxy(url, gate=gate) as port:
+        headers = {"Endpoint-Load-Metrics-Format": own} if own else {}
+        async with aiohttp.ClientSession() as client:
+            address = f"http://127.0.0.1:{port}/v1/completions"
+            async with client.post(address, json=BODY, headers=headers) as answered:
+                assert answered.status == 404
+    (head,) = [found.lower() for found in seen if found.startswith(b"POST")]
+    fields = [line for line in head.split(b"\r\n") if line.startswith(b"endpoint-load")]
+    assert fields == ([f"endpoint-load-metrics-format: {asked}".lower().encode()] if asked else [])
