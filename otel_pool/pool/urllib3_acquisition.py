@@ -15,6 +15,7 @@ from otel_pool.pool.acquisition import Acquisition, State
 from otel_pool.pool.destinations import Destination
 from otel_pool.pool.spans import AcquisitionSpans
 from otel_pool.pool.urllib3_pools import ATTRIBUTE, HostPool
+from otel_pool.pool.urllib3_reasons import dropped_by
 from otel_pool.telemetry import Span
 
 
@@ -96,6 +97,9 @@ class PooledAcquisition(Acquisition):
         self.pool.take_back(self)
         if self.state is State.IN_USE:
             self.released(monotonic())
+            # urllib3 1.26 lets go of the connection of a call that broke before it puts None back.
+            if dropped_by("urlopen"):
+                self.destination.add_discard("error")
         if self._span is not None:
             # Not ended here: the garbage collector may have come while this very thread holds a lock of the SDK.
             self._spans.orphan(self._span)

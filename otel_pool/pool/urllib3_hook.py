@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
-from urllib3.exceptions import ConnectTimeoutError, EmptyPoolError, NewConnectionError
+from urllib3.exceptions import EmptyPoolError
 
 from otel_pool.pool.acquisition import State
 from otel_pool.pool.process import Books, pool_in_use
@@ -35,6 +35,7 @@ from otel_pool.pool.spans import AcquisitionSpans
 from otel_pool.pool.urllib3_acquisition import PooledAcquisition
 from otel_pool.pool.urllib3_advice import Advice
 from otel_pool.pool.urllib3_pools import ATTRIBUTE, LIBRARY, HostPool
+from otel_pool.pool.urllib3_reasons import timed_out
 from otel_pool.telemetry import enabled
 
 _logger = logging.getLogger(__name__)
@@ -223,7 +224,7 @@ def _connecting(connection: Any) -> PooledAcquisition | None:
 
 
 def _given_up(acquisition: PooledAcquisition, error: BaseException) -> None:
-    acquisition.gives_up(monotonic(), error, _timed_out(error))
+    acquisition.gives_up(monotonic(), error, timed_out(error))
 
 
 def _broken(pool: HostPool | None) -> None:
@@ -240,10 +241,3 @@ def _broken(pool: HostPool | None) -> None:
 def _is_full(manager: Any) -> bool:
     pools = manager.pools
     return bool(len(pools) >= pools._maxsize)
-
-
-def _timed_out(error: BaseException) -> bool:
-    # In urllib3 1.26 a refused connection is a kind of ConnectTimeoutError.
-    return isinstance(error, (EmptyPoolError, TimeoutError, ConnectTimeoutError)) and not isinstance(
-        error, NewConnectionError
-    )

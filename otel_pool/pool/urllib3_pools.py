@@ -81,13 +81,11 @@ class HostPool:
         """The acquisition that ends by `_put_conn(None)` on this thread.
 
         urllib3 puts None back after it has closed the connection of a call that failed, on the thread that got it:
-        so it is the newest one of this thread whose connection has no socket.
+        so it is the newest one of this thread whose connection has no socket, or is gone already, as in urllib3 1.26.
         """
         thread = get_ident()
-        for reference in reversed(list(self.out.values())):
-            connection = reference()
-            acquisition: PooledAcquisition | None = getattr(connection, ATTRIBUTE, None)
-            if acquisition is not None and acquisition.thread == thread and connection.sock is None:
+        for acquisition, connection in reversed(self._all_out()):
+            if acquisition.thread == thread and (connection is None or connection.sock is None):
                 return acquisition
         return None
 
@@ -114,13 +112,21 @@ class HostPool:
 
     def end_all(self, now: float) -> None:
         """End what is out as of `now`: nothing will tell when it comes back."""
-        for reference in list(self.out.values()):
-            acquisition: PooledAcquisition | None = getattr(reference(), ATTRIBUTE, None)
-            if acquisition is not None:
-                with suppress(KeyError):
-                    acquisition.released(now)
+        for acquisition, _ in self._all_out():
+            with suppress(KeyError):
+                acquisition.released(now)
         self.out.clear()
         self.held.clear()
+
+    def _all_out(self) -> list[tuple[PooledAcquisition, Any]]:
+        # With its connection each, or None for one whose connection is gone while it holds a place.
+        found: list[tuple[PooledAcquisition, Any]] = []
+        for identity, reference in list(self.out.items()):
+            connection = reference()
+            acquisition = self.held.get(identity) if connection is None else getattr(connection, ATTRIBUTE, None)
+            if acquisition is not None:
+                found.append((acquisition, connection))
+        return found
 
     def __repr__(self) -> str:
         return f"<HostPool {len(self.out)} out, {self.most_out} at most>"

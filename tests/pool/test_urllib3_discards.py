@@ -10,9 +10,10 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import ProtocolError
+from urllib3.util import Retry
 
 from otel_pool.pool import urllib3_advice
-from tests.pool.urllib3_support import ANSWER, held_at_once, one_fault, served
+from tests.pool.urllib3_support import ANSWER, CUT, held_at_once, one_fault, served
 from tests.support.telemetry import Exported, Telemetry
 
 pytestmark = pytest.mark.usefixtures("threads_seen")
@@ -108,6 +109,26 @@ def test_a_connection_that_broke_under_its_call_is_an_error(telemetry: Telemetry
     assert exported.value(CREATED) == 2
     assert exported.one("otel_pool.connection.use_time").count == 2
     assert exported.value("http.client.open_connections", http__connection__state="active") == 0
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_a_call_that_broke_in_its_body_is_over_and_an_error(telemetry: Telemetry, block: bool) -> None:
+    with (
+        one_fault([CUT, CUT, CUT, ANSWER]) as port,
+        urllib3.HTTPConnectionPool("127.0.0.1", port, maxsize=2, block=block) as pool,
+    ):
+        for _ in range(2):
+            with pytest.raises(ProtocolError):
+                pool.request("GET", "/", retries=False)
+        assert pool.request("GET", "/", retries=Retry(1, backoff_factor=0)).data == b"ok"
+        exported = telemetry.collect()
+        assert pool.pool is not None
+        assert pool.pool.qsize() == 2  # every place is back
+    assert discards(exported) == {"error": 3}
+    assert exported.value(CREATED) == 4
+    assert exported.one("otel_pool.connection.use_time").count == 4
+    assert exported.value("http.client.open_connections", http__connection__state="active") == 0
+    assert exported.value("otel_pool.connection.oldest_active.age") == 0
 
 
 def test_an_answer_that_closes_is_no_discard(telemetry: Telemetry) -> None:

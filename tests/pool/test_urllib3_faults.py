@@ -15,7 +15,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from otel_pool import Urllib3PoolInstrumentor
-from tests.pool.urllib3_support import ANSWER, one_fault, served
+from tests.pool.urllib3_support import ANSWER, CUT, one_fault, served
 from tests.support.faults import Fault
 from tests.support.servers import Delay
 from tests.support.telemetry import Telemetry
@@ -30,6 +30,7 @@ MODULES = (
     "urllib3_advice",
     "urllib3_hook",
     "urllib3_pools",
+    "urllib3_reasons",
 )
 FILES = {import_module(f"otel_pool.pool.{name}").__file__ for name in MODULES}
 
@@ -62,7 +63,8 @@ def scenario(server: Delay, telemetry: Telemetry) -> list[str]:
     with urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1) as pool:
         both = [pool.request("GET", "/", preload_content=False) for _ in range(2)]
         outcomes.extend(response.read().decode() for response in both)
-    with one_fault([b"", ANSWER, ANSWER]) as port, urllib3.HTTPConnectionPool("127.0.0.1", port) as pool:
+    with one_fault([CUT, b"", ANSWER, ANSWER]) as port, urllib3.HTTPConnectionPool("127.0.0.1", port) as pool:
+        note(pool.request, "GET", "/", retries=False)
         note(pool.request, "GET", "/", retries=False)
         note(pool.request, "GET", "/")
         assert pool.pool is not None
@@ -107,7 +109,7 @@ def test_a_fault_at_any_line_of_the_hook_leaves_the_calls_as_they_are(
     assert plain == [
         *("answer", "answer", "EmptyPoolError", "answer"),
         *("answer", "answer"),
-        *("ProtocolError", "ok", "ok"),
+        *("ProtocolError", "ProtocolError", "ok", "ok"),
         *("NewConnectionError", "answer"),
     ]
     assert injected > 100  # the lines that the scenario reaches

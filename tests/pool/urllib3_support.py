@@ -15,6 +15,9 @@ from tests.support.servers import Delay, serving
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
+#: An answer that ends in its body. Chunked, since urllib3 1.26 does not mind a short one of known length.
+CUT = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"
+
 
 @contextlib.contextmanager
 def served(delay: float = 0.0, **kwargs: Any) -> Iterator[Delay]:
