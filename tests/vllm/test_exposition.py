@@ -8,6 +8,7 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from otel_pool.engine import orca
 from otel_pool.engine.dialects import DIALECTS, PROCESS_START
 from tests.support.spans import SpanReceiver
 from tests.vllm.conftest import ENGINE_BOUND, SEATS
@@ -102,6 +103,18 @@ async def test_requests_beyond_the_engines_own_bound_get_503_without_retry_after
     assert {answer.status for answer in refused} == {503}
     assert all("error" in answer.body and "Retry-After" not in answer.headers for answer in refused)
     assert after.rejections - (before.rejections or 0) == len(refused)  # type: ignore[operator]
+
+
+async def test_an_answer_carries_the_engines_load_where_the_request_asks_for_it(direct: Traffic) -> None:
+    answers = await asyncio.gather(*direct.burst(12, max_tokens=64, headers=dict([orca.REQUEST_HEADER])))
+    plain = await direct.complete(1)
+
+    reports = [orca.sample(answer.headers[orca.RESPONSE_HEADER], 0.0) for answer in answers]
+    waiting = [report.waiting or 0 for report in reports if report is not None]
+    assert len(waiting) == 12
+    assert 0 < max(waiting) <= 12 - SEATS
+    assert max(report.kv_usage or 0 for report in reports if report is not None) > 0
+    assert orca.RESPONSE_HEADER not in plain.headers
 
 
 async def test_the_engines_span_joins_the_callers_trace(direct: Traffic, spans: SpanReceiver) -> None:
