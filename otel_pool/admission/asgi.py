@@ -86,11 +86,11 @@ class AdmissionMiddleware:
         return self.controller.is_inference(scope["method"], scope["path"])
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.controller.start()
+        use = self.controller.start()
         try:
             await self.app(scope, receive, send)
         finally:
-            await self.controller.stop()
+            await use.stop()
 
     async def _gate(self, scope: Scope, client: Client) -> None:
         try:

@@ -20,6 +20,7 @@ from otel_pool.admission.request import Peek
 from otel_pool.admission.responses import Responses
 from otel_pool.admission.runtime import Runtime, Urls
 from otel_pool.admission.settings import AdmissionSettings, read
+from otel_pool.admission.sharers import SharedRuntime, Use
 from otel_pool.admission.ticket import Ask, Priority, Reason, State
 from otel_pool.engine.observer import Observer
 
@@ -34,7 +35,7 @@ ANY_GATE = "_OTHER"
 class Controller:
     """The gates of one process.
 
-    Mutable state: the runtime of each loop; changed by `runtime` and `stop`.
+    Mutable state: the runtime of each loop; changed by `runtime`, `start` and `stop`.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Controller:
         self._classes = classes or bool(settings.priority_header)
         self._by_model = {each.model: each for each in self.lists}
         self._default = self._by_model.get(ANY_MODEL) or (self.lists[0] if len(self.lists) == 1 else None)
-        self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
+        self._runtimes: dict[asyncio.AbstractEventLoop, SharedRuntime] = {}
         self._fault_told = False
         self.responses = Responses(settings.reject_status, settings.retry_after_seconds, self._rng.uniform)
 
@@ -134,47 +135,59 @@ class Controller:
 
     def runtime(self) -> Runtime:
         """The gates of the running loop, made when they are asked for first."""
-        loop = asyncio.get_running_loop()
-        found = self._runtimes.get(loop)
-        if found is None:
-            for ended in [each for each in self._runtimes if each.is_closed()]:
-                del self._runtimes[ended]
-            found = Runtime(
-                self.settings, self.lists, self.recorder, clock=self._clock, coin=self._rng.random,
-                classes=self._classes,
-            )  # fmt: skip
-            self._runtimes[loop] = found
-        return found
+        return self._shared(begun=False).runtime
 
-    def start(self) -> None:
-        """Make the gates of the running loop now, and begin to watch the engines. A failure is logged, never raised."""
+    def start(self) -> Use:
+        """An application begins: make the gates of the running loop now, and watch the engines.
+
+        Stop what it returns when the application ends. A failure is logged, never raised.
+        """
         try:
-            self.runtime()
+            return Use(self._shared(begun=True), self._forget)
         except Exception as error:  # noqa: BLE001 - told by `failed`
             self.failed(error)
+            return Use(None, self._forget)
 
     def drivers(self) -> Iterator[GateDriver]:
         """Every gate there is, for metrics."""
-        for runtime in list(self._runtimes.values()):
-            for gate in list(runtime.gates.values()):
+        for shared in list(self._runtimes.values()):
+            for gate in list(shared.runtime.gates.values()):
                 yield gate.driver
 
     def observers(self) -> Iterator[Observer]:
         """Every observer there is, for metrics."""
-        for runtime in list(self._runtimes.values()):
-            yield from list(runtime.observers.values())
+        for shared in list(self._runtimes.values()):
+            yield from list(shared.runtime.observers.values())
 
     def shut_down(self) -> None:
-        """Refuse who waits on the running loop, and who comes; what was admitted goes on."""
+        """Refuse who waits on the running loop, and who comes, whoever uses it; what was admitted goes on."""
         found = self._runtimes.get(asyncio.get_running_loop())
         if found is not None:
-            found.shut_down()
+            found.runtime.shut_down()
 
     async def stop(self) -> None:
-        """End everything that runs on the running loop."""
+        """End everything that runs on the running loop, whoever uses it."""
         found = self._runtimes.pop(asyncio.get_running_loop(), None)
         if found is not None:
-            await found.stop()
+            await found.runtime.stop()
+
+    def _shared(self, *, begun: bool) -> SharedRuntime:
+        loop = asyncio.get_running_loop()
+        found = self._runtimes.get(loop)
+        if found is None or (begun and found.left):
+            for ended in [each for each in self._runtimes if each.is_closed()]:
+                del self._runtimes[ended]
+            made = Runtime(
+                self.settings, self.lists, self.recorder, clock=self._clock, coin=self._rng.random,
+                classes=self._classes,
+            )  # fmt: skip
+            found = self._runtimes[loop] = SharedRuntime(made, begun=begun)
+        return found
+
+    def _forget(self, shared: SharedRuntime) -> None:
+        loop = shared.runtime.loop
+        if self._runtimes.get(loop) is shared:
+            del self._runtimes[loop]
 
     def _priority(self, header: Callable[[str], str]) -> Priority:
         name = self.settings.priority_header

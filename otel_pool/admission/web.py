@@ -27,6 +27,7 @@ from otel_pool.admission.request import Peek, peek
 from otel_pool.admission.responses import EVENT_STREAM, Refusal, error_frame_of, keep_alive
 from otel_pool.admission.runtime import Urls
 from otel_pool.admission.settings import MAX_BODY_BYTES
+from otel_pool.admission.sharers import Use
 from otel_pool.admission.ticket import Priority, Reason
 from otel_pool.admission.web_exchange import BodyTooLargeError, Exchange
 from otel_pool.admission.wiring import instrument
@@ -65,16 +66,22 @@ def web_middleware(
 
 
 def attach(app: web.Application, controller: Controller) -> None:
-    """Start the gate with the application and stop it with it: who waits at a shutdown is refused at once."""
+    """Start the gate with the application and stop it with it: who waits at a shutdown is refused at once.
+
+    Of several applications on one loop, the last one to be shut down does so.
+    """
+    uses: list[Use] = []
 
     async def start(app: web.Application) -> None:
-        controller.start()
+        uses.append(controller.start())
 
     async def refuse(app: web.Application) -> None:
-        controller.shut_down()
+        for use in uses:
+            use.leave()
 
     async def stop(app: web.Application) -> None:
-        await controller.stop()
+        while uses:
+            await uses.pop().stop()
 
     app.on_startup.append(start)
     app.on_shutdown.append(refuse)

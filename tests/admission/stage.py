@@ -76,13 +76,19 @@ class Gateway:
         await until(lambda: self.driver.gate.room.ledger.leases == count)
 
 
+def make_controller(engine_url: str, **settings: object) -> Controller:
+    """The controller of a gateway before one engine."""
+    values: dict[str, object] = {"engines": f"m={engine_url}", "workers": 1, "poll_seconds": 0.3, **settings}
+    return Controller(AdmissionSettings(**values))  # type: ignore[arg-type]
+
+
 @asynccontextmanager
 async def gateway(
-    door: str, engine_url: str, *, engine_of: Callable[[Any, Peek], str] | None = None, **settings: object
-) -> AsyncIterator[Gateway]:
-    """A gateway that forwards all it is asked to `engine_url`."""
-    values: dict[str, object] = {"engines": f"m={engine_url}", "workers": 1, "poll_seconds": 0.3, **settings}
-    controller = Controller(AdmissionSettings(**values))  # type: ignore[arg-type]
+    door: str, engine_url: str, *, engine_of: Callable[[Any, Peek], str] | None = None,
+    controller: Controller | None = None, **settings: object,
+) -> AsyncIterator[Gateway]:  # fmt: skip
+    """A gateway that forwards all it is asked to `engine_url`, with a controller of its own or a shared one."""
+    controller = controller or make_controller(engine_url, **settings)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         made = Gateway("", controller, session, engine_of)
         serve = _serve_asgi if door == "asgi" else _serve_web

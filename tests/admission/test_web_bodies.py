@@ -12,11 +12,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from otel_pool.admission.controller import Controller
-from otel_pool.admission.settings import AdmissionSettings
 from otel_pool.admission.web import attach, web_middleware
 from otel_pool.bench.engine import Engine, EngineOptions, running_engine
-from tests.admission.stage import PATH, Gateway, until
+from tests.admission.stage import PATH, Gateway, make_controller, until
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -30,8 +28,7 @@ async def engine() -> AsyncIterator[Engine]:
 @asynccontextmanager
 async def answering(answer: Handler, engine_url: str, *outside: object, **settings: object) -> AsyncIterator[Gateway]:
     """An application that answers so, with the gate inside the middlewares `outside`."""
-    values: dict[str, object] = {"engines": f"m={engine_url}", "workers": 1, "poll_seconds": 0.3, **settings}
-    controller = Controller(AdmissionSettings(**values))  # type: ignore[arg-type]
+    controller = make_controller(engine_url, **settings)
     app = web.Application(middlewares=[*outside, web_middleware(controller=controller)])  # type: ignore[list-item]
     attach(app, controller)
     app.router.add_post(PATH, answer)
