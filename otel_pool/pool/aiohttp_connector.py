@@ -93,12 +93,25 @@ class ConnectorPool:
         return counts
 
     def _keys_of(self, connection_key: Any) -> list[Key]:
+        origin = _origin(connection_key)
+        if origin is None:
+            return []
         # The scheme is not in a ConnectionKey, only whether it is TLS: ws and http share their connections.
         for key in (destination.key for destination in list(self._known.values())):
-            same_origin = key.host == connection_key.host and key.port == (connection_key.port or 0)
-            if same_origin and (key.scheme in {"https", "wss"}) is bool(connection_key.is_ssl):
+            if (key.host, key.port, key.scheme in {"https", "wss"}) == origin:
                 return [key]
         return []
+
+    def __repr__(self) -> str:
+        return f"<ConnectorPool {len(self._known)} destinations, {len(self.waiting)} waiting>"
+
+
+def _origin(connection_key: Any) -> tuple[str, int, bool] | None:
+    """Host, port and whether TLS; None for a key of the application's own that does not say."""
+    try:
+        return connection_key.host, connection_key.port or 0, bool(connection_key.is_ssl)
+    except AttributeError:
+        return None
 
 
 def _asleep(waiters: Any) -> int:

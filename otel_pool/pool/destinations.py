@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from threading import Lock
 from typing import Protocol
-from weakref import ref
 
+from otel_pool.pool.live_pools import LivePools
 from otel_pool.pool.records import OTHER, Failure, Key, Pool, PoolReading, Snapshot
 from otel_pool.pool.samples import Samples
 
@@ -187,7 +187,7 @@ class Destinations:
     def __init__(self, bound: int = 200) -> None:
         self.bound = bound
         self._all: dict[Key, Destination] = {}
-        self._pools: dict[int, ref[Pool]] = {}
+        self._pools = LivePools()
         self._evictions: Samples[str] = Samples()
         self._evicted: Counter[str] = Counter()
         # Taken only where a destination is new: else threads that come together would pass the bound.
@@ -205,8 +205,7 @@ class Destinations:
 
     def add_pool(self, pool: Pool) -> None:
         """A pool carries its first call. It is held weakly and read at collection."""
-        identity = id(pool)
-        self._pools[identity] = ref(pool, lambda _: self._pools.pop(identity, None))
+        self._pools.add(pool)
 
     def add_eviction(self, library: str) -> None:
         """A pool manager of `library` closed a pool to make room for another."""
@@ -219,11 +218,11 @@ class Destinations:
 
     def readings(self) -> list[PoolReading]:
         """What each live pool says of itself."""
-        return [reading for pool in self.pools() if (reading := pool.read()) is not None]
+        return self._pools.readings()
 
     def pools(self) -> list[Pool]:
         """The live pools."""
-        return [pool for reference in list(self._pools.values()) if (pool := reference()) is not None]
+        return self._pools.live()
 
     def snapshots(self, now: float, reset_peaks: bool = False) -> list[Snapshot]:
         """Every destination as of `now`. Only the metrics' collection resets the peaks."""
@@ -231,10 +230,8 @@ class Destinations:
 
     def clear(self) -> None:
         """Forget everything: a forked child starts its counts at zero."""
-        for pool in self.pools():
-            pool.forget()
-        self._all.clear()
         self._pools.clear()
+        self._all.clear()
         self._evictions, self._evicted = Samples(), Counter()
         # In a forked child it may have been held by a thread that is not here.
         self._growing = Lock()

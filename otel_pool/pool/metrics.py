@@ -7,6 +7,7 @@ that holds the interpreter would stop the event loop.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -18,6 +19,8 @@ from otel_pool.pool.destinations import Destination, Destinations
 from otel_pool.pool.drain import record_all
 from otel_pool.pool.records import Key, PoolReading, Snapshot, joined
 from otel_pool.telemetry import Attributes, Meter, histogram, observe
+
+_logger = logging.getLogger(__name__)
 
 Points = Iterable[tuple[float, Attributes]]
 
@@ -41,6 +44,7 @@ class PoolMetrics:
         self._sources = sources
         self._clock = clock
         self._lock = threading.Lock()
+        self._told = False
         self._snapshots: list[Snapshot] = []
         self._readings: list[PoolReading] = []
         self._evictions: Counter[str] = Counter()
@@ -57,14 +61,25 @@ class PoolMetrics:
     def collect(self) -> None:
         """Drain the buffers into the histograms and take the snapshot that the other instruments report."""
         with self._lock:
-            sources = self._sources()
-            for source in sources:
-                for destination in source:
-                    self._drain(destination)
-            now = self._clock()
-            self._snapshots = joined(snapshot for source in sources for snapshot in source.snapshots(now, True))
-            self._readings = [reading for source in sources for reading in source.readings()]
-            self._evictions = sum((source.evicted() for source in sources), Counter())
+            # Nothing is better than the snapshot of a collection before, should this one fail.
+            self._snapshots, self._readings = [], []
+            try:
+                self._collect()
+            except Exception:
+                if not self._told:
+                    self._told = True
+                    _logger.exception("a collection of the pool metrics failed and reports none; so may later ones")
+
+    def _collect(self) -> None:
+        sources = self._sources()
+        for source in sources:
+            for destination in source:
+                self._drain(destination)
+        now = self._clock()
+        snapshots = joined(snapshot for source in sources for snapshot in source.snapshots(now, True))
+        self._readings = [reading for source in sources for reading in source.readings()]
+        self._evictions = sum((source.evicted() for source in sources), Counter())
+        self._snapshots = snapshots
 
     def _drain(self, destination: Destination) -> None:
         attributes = attributes_of(destination.key)
