@@ -35,7 +35,7 @@ from otel_pool.pool.spans import AcquisitionSpans
 from otel_pool.pool.urllib3_acquisition import PooledAcquisition
 from otel_pool.pool.urllib3_advice import Advice
 from otel_pool.pool.urllib3_pools import ATTRIBUTE, LIBRARY, HostPool
-from otel_pool.pool.urllib3_reasons import timed_out
+from otel_pool.pool.urllib3_reasons import broke_in_its_body, timed_out
 from otel_pool.telemetry import enabled
 
 _logger = logging.getLogger(__name__)
@@ -177,9 +177,11 @@ class Urllib3Hook:
         acquisition: PooledAcquisition | None = connection.__dict__.get(ATTRIBUTE)
         if acquisition is None or not acquisition.is_out:
             return None
-        acquisition.kept = connection.sock is not None
+        kept = acquisition.kept = connection.sock is not None
+        if not kept and acquisition.state is State.IN_USE and broke_in_its_body():
+            acquisition.destination.add_discard("error")
         acquisition.comes_back(monotonic())
-        return acquisition if acquisition.kept else None
+        return acquisition if kept else None
 
     def _put(self, acquisition: PooledAcquisition, pool: Any, connection: Any) -> None:
         attributes = connection.__dict__

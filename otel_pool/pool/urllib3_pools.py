@@ -84,7 +84,7 @@ class HostPool:
         so it is the newest one of this thread whose connection has no socket, or is gone already, as in urllib3 1.26.
         """
         thread = get_ident()
-        for acquisition, connection in reversed(self._all_out()):
+        for acquisition, connection in self._all_out()[::-1]:
             if acquisition.thread == thread and (connection is None or connection.sock is None):
                 return acquisition
         return None

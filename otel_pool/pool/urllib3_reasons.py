@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 
 from urllib3.connectionpool import HTTPConnectionPool
-from urllib3.exceptions import ConnectTimeoutError, EmptyPoolError, NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, EmptyPoolError, HTTPError, NewConnectionError
+from urllib3.response import HTTPResponse
 
 
 def timed_out(error: BaseException) -> bool:
@@ -27,3 +28,14 @@ def dropped_by(function: str) -> bool:
     """
     frame = sys._getframe(2)
     return frame.f_code.co_name == function and frame.f_globals.get("__name__") == HTTPConnectionPool.__module__
+
+
+def broke_in_its_body() -> bool:
+    """Whether the answer that puts its closed connection back just now does so since reading it failed.
+
+    urllib3's answer is then on its way out with an exception that came through a frame of its own. One that a caller
+    handles further up, and makes another call meanwhile, did not.
+    """
+    error = sys.exc_info()[1]
+    trace = error.__traceback__ if isinstance(error, HTTPError) else None
+    return trace is not None and trace.tb_frame.f_globals.get("__name__") == HTTPResponse.__module__

@@ -25,8 +25,9 @@ ADVISED = "otel_pool.connection.advised_pool_maxsize"
 EVICTED = "otel_pool.connection.pools_evicted"
 
 
-def discards(exported: Exported) -> dict[str, int]:
-    return {point.attributes["otel_pool.discard.reason"]: point.value for point in exported.find(DISCARDED)}
+def discards(exported: Exported, port: int | None = None) -> dict[str, int]:
+    points = exported.find(DISCARDED) if port is None else exported.find(DISCARDED, server__port=port)
+    return {point.attributes["otel_pool.discard.reason"]: point.value for point in points}
 
 
 def two_batches(telemetry: Telemetry, pool_maxsize: int) -> tuple[list[int], Exported]:
@@ -129,6 +130,35 @@ def test_a_call_that_broke_in_its_body_is_over_and_an_error(telemetry: Telemetry
     assert exported.one("otel_pool.connection.use_time").count == 4
     assert exported.value("http.client.open_connections", http__connection__state="active") == 0
     assert exported.value("otel_pool.connection.oldest_active.age") == 0
+
+
+def test_an_answer_of_requests_that_breaks_in_its_body_is_an_error(telemetry: Telemetry) -> None:
+    """requests reads the body itself, and urllib3 puts the connection back, closed."""
+    with one_fault([CUT, CUT]) as port, requests.Session() as session:
+        for _ in range(2):
+            with pytest.raises(requests.exceptions.ChunkedEncodingError):
+                session.get(f"http://127.0.0.1:{port}/")
+    with served(0.5) as server, requests.Session() as session:
+        with pytest.raises(requests.exceptions.ConnectionError, match="Read timed out"):
+            session.get(f"{server.url}stream?chunks=1", timeout=0.1)
+        exported = telemetry.collect()
+        assert discards(exported, server.port) == {"error": 1}
+    assert discards(exported, port) == {"error": 2}
+    assert exported.total(CREATED) == 3
+    assert exported.total("http.client.open_connections") == 0
+
+
+def test_a_call_made_while_the_error_of_another_is_handled_is_none_itself(telemetry: Telemetry) -> None:
+    with one_fault([CUT]) as port, served() as server, urllib3.PoolManager() as manager:
+        answer = manager.request("GET", f"http://127.0.0.1:{port}/", preload_content=False, retries=False)
+        try:
+            answer.read()
+        except ProtocolError:
+            manager.request("GET", f"{server.url}close", preload_content=False).read()
+            manager.request("GET", f"{server.url}stream", preload_content=False).close()
+        exported = telemetry.collect()
+    assert discards(exported, port) == {"error": 1}
+    assert discards(exported, server.port) == {}
 
 
 def test_an_answer_that_closes_is_no_discard(telemetry: Telemetry) -> None:

@@ -35,8 +35,8 @@ MODULES = (
 FILES = {import_module(f"otel_pool.pool.{name}").__file__ for name in MODULES}
 
 #: The thin shell that cannot guard itself: it only calls guarded steps and passes on what urllib3 does. An exception
-#: in `__del__` is the interpreter's to report.
-SHELL = {"get_conn", "connect", "put_conn", "new_pool", "_wait_for", "_guard", "_fail", "__del__"}
+#: in `__del__`, which alone asks `dropped_by`, is the interpreter's to report.
+SHELL = {"get_conn", "connect", "put_conn", "new_pool", "_wait_for", "_guard", "_fail", "__del__", "dropped_by"}
 
 
 def scenario(server: Delay, telemetry: Telemetry) -> list[str]:
@@ -63,8 +63,9 @@ def scenario(server: Delay, telemetry: Telemetry) -> list[str]:
     with urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1) as pool:
         both = [pool.request("GET", "/", preload_content=False) for _ in range(2)]
         outcomes.extend(response.read().decode() for response in both)
-    with one_fault([CUT, b"", ANSWER, ANSWER]) as port, urllib3.HTTPConnectionPool("127.0.0.1", port) as pool:
+    with one_fault([CUT, CUT, b"", ANSWER, ANSWER]) as port, urllib3.HTTPConnectionPool("127.0.0.1", port) as pool:
         note(pool.request, "GET", "/", retries=False)
+        note(pool.request, "GET", "/", retries=False, preload_content=False)
         note(pool.request, "GET", "/", retries=False)
         note(pool.request, "GET", "/")
         assert pool.pool is not None
@@ -109,7 +110,7 @@ def test_a_fault_at_any_line_of_the_hook_leaves_the_calls_as_they_are(
     assert plain == [
         *("answer", "answer", "EmptyPoolError", "answer"),
         *("answer", "answer"),
-        *("ProtocolError", "ProtocolError", "ok", "ok"),
+        *("ProtocolError", "ProtocolError", "ProtocolError", "ok", "ok"),
         *("NewConnectionError", "answer"),
     ]
     assert injected > 100  # the lines that the scenario reaches
