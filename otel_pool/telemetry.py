@@ -79,14 +79,14 @@ def histogram(meter: Meter, metric: Metric) -> Histogram:
     )
 
 
-def observe(meter: Meter, metric: Metric, read: Observe) -> None:
-    """Register `read` as the source of an observed counter, gauge or updowncounter."""
+def observe(meter: Meter, metric: Metric, read: Observe) -> object:
+    """Register `read` as the source of an observed counter, gauge or updowncounter, and return the instrument."""
     create = {
         "counter": meter.create_observable_counter,
         "gauge": meter.create_observable_gauge,
         "updowncounter": meter.create_observable_up_down_counter,
     }[metric.kind]
-    create(metric.name, callbacks=[_guarded(metric.name, read)], unit=metric.unit, description=metric.meaning)
+    return create(metric.name, callbacks=[_guarded(metric.name, read)], unit=metric.unit, description=metric.meaning)
 
 
 def _guarded(name: str, read: Observe) -> Callable[[CallbackOptions], Iterable[Observation]]:

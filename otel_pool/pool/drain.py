@@ -8,15 +8,17 @@ lock. What the SDK computes, it still computes itself.
 This looks at private parts of the SDK, so nothing is taken for granted: every object on the way must be of the very
 class that is known here, and an exemplar filter must be one that keeps none of these samples. Anything else, and any
 SDK that is not there or not as known, gets `record` for each sample. The decision and its cost are in
-`docs/design/0020-samples-go-straight-to-the-aggregation.md`.
+`docs/design/0020-samples-go-straight-to-the-aggregation.md`. A forked child drops what was aggregated before, under the
+same checks.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -40,6 +42,40 @@ def record_all(instrument: Histogram, samples: list[float], attributes: Attribut
         _each(rest, _RECORD_STRIDE, lambda sample: instrument.record(sample, attributes))
     else:
         _each(rest, _AGGREGATE_STRIDE, series)
+
+
+def forget(instruments: Iterable[object]) -> bool:
+    """Drop all that an SDK has aggregated of `instruments`, in a forked child, where no other thread is yet.
+
+    Returns False where the SDK is not as it is known here, and may go on from what its parent had.
+    """
+    real = [getattr(instrument, "_real_instrument", instrument) for instrument in instruments]
+    # A proxy has no instrument before there is a provider, and those of the API alone hold nothing.
+    held = [one for one in real if one is not None and not type(one).__module__.startswith("opentelemetry.metrics")]
+    if not held:
+        return True
+    # What is not loaded did not make them; to load it in every child for nothing would take a while.
+    sdk = _sdk() if "opentelemetry.sdk.metrics" in sys.modules else None
+    if sdk is None:
+        return False
+    dropped = [_forget(sdk, one) for one in held]
+    return all(dropped)
+
+
+def _forget(sdk: _Sdk, instrument: Any) -> bool:
+    if type(instrument) is not sdk.histogram and type(instrument) not in sdk.observables:
+        return False
+    try:
+        consumer = instrument._measurement_consumer
+        storages = list(consumer._reader_storages.values())
+        if type(consumer) is not sdk.consumer or any(type(storage) is not sdk.storage for storage in storages):
+            return False
+        for storage in storages:
+            # They are made anew at the next measurement, with a start time of this process.
+            storage._instrument_view_instrument_matches.pop(instrument, None)
+    except (AttributeError, TypeError):
+        return False
+    return True
 
 
 def _each(samples: list[float], stride: int, record: Callable[[float], None]) -> None:
@@ -129,6 +165,7 @@ class _Sdk(NamedTuple):
     """The SDK's own classes that samples meet on their way."""
 
     histogram: Any
+    observables: tuple[Any, ...]
     measurement: Any
     consumer: Any
     storage: Any
@@ -153,6 +190,7 @@ def _sdk() -> _Sdk | None:
 
         return _Sdk(
             instrument._Histogram,
+            (instrument._ObservableCounter, instrument._ObservableUpDownCounter, instrument._ObservableGauge),
             measurement.Measurement,
             measurement_consumer.SynchronousMeasurementConsumer,
             metric_reader_storage.MetricReaderStorage,

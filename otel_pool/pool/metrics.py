@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from otel_pool.names import pool as names
 from otel_pool.names.table import Metric
 from otel_pool.pool.destinations import Destination, Destinations
-from otel_pool.pool.drain import record_all
+from otel_pool.pool.drain import forget, record_all
 from otel_pool.pool.records import Key, PoolReading, Snapshot, joined
-from otel_pool.telemetry import Attributes, Meter, histogram, observe
+from otel_pool.telemetry import Attributes, Meter, Observe, histogram, observe
 
 _logger = logging.getLogger(__name__)
 
@@ -51,12 +51,15 @@ class PoolMetrics:
         self._time_in_queue = histogram(meter, names.TIME_IN_QUEUE)
         self._create_time = histogram(meter, names.CREATE_TIME)
         self._use_time = histogram(meter, names.USE_TIME)
+        self._instruments: list[object] = [self._time_in_queue, self._create_time, self._use_time]
         self._register(meter)
 
-    def after_fork(self) -> None:
-        """In a forked child: the lock may have been held by a thread that is not here."""
+    def after_fork(self) -> bool:
+        """In a forked child: begin at zero. False where the SDK may go on from the parent's figures."""
+        # The lock may have been held by a thread that is not here.
         self._lock = threading.Lock()
         self._snapshots, self._readings = [], []
+        return forget(self._instruments)
 
     def collect(self) -> None:
         """Drain the buffers into the histograms and take the snapshot that the other instruments report."""
@@ -95,12 +98,15 @@ class PoolMetrics:
                 self._create_time.record(failure.connecting, failed)
 
     def _register(self, meter: Meter) -> None:
+        def add(metric: Metric, read: Observe) -> None:
+            self._instruments.append(observe(meter, metric, read))
+
         # The row that collects comes first: the SDK calls back in the order of registration.
         def pending() -> Points:
             self.collect()
             return self._each(lambda s: s.pending)
 
-        observe(meter, names.PENDING, pending)
+        add(names.PENDING, pending)
         by_destination: dict[Metric, Callable[[Snapshot], float]] = {
             names.PENDING_PEAK: lambda s: s.pending_peak,
             names.OLDEST_PENDING: lambda s: s.oldest_pending_seconds,
@@ -112,16 +118,16 @@ class PoolMetrics:
             names.DROPPED: lambda s: s.dropped,
         }
         for metric, value in by_destination.items():
-            observe(meter, metric, lambda value=value: self._each(value))  # type: ignore[misc]
-        observe(meter, names.TIMEOUTS, lambda: self._split(names.PHASE.key, lambda s: s.timeouts))
-        observe(meter, names.DISCARDED, lambda: self._split(names.REASON.key, lambda s: s.discarded))
-        observe(meter, names.ADVISED_MAX, self._advised)
-        observe(meter, names.EVICTED, self._evicted)
-        observe(meter, names.OPEN_CONNECTIONS, self._open)
-        observe(meter, names.STALLED, self._stalled)
-        observe(meter, names.MAX, self._max)
-        observe(meter, names.MAX_PER_HOST, lambda: self._per_host(retains_only=False))
-        observe(meter, names.RETAINED_MAX, lambda: self._per_host(retains_only=True))
+            add(metric, lambda value=value: self._each(value))  # type: ignore[misc]
+        add(names.TIMEOUTS, lambda: self._split(names.PHASE.key, lambda s: s.timeouts))
+        add(names.DISCARDED, lambda: self._split(names.REASON.key, lambda s: s.discarded))
+        add(names.ADVISED_MAX, self._advised)
+        add(names.EVICTED, self._evicted)
+        add(names.OPEN_CONNECTIONS, self._open)
+        add(names.STALLED, self._stalled)
+        add(names.MAX, self._max)
+        add(names.MAX_PER_HOST, lambda: self._per_host(retains_only=False))
+        add(names.RETAINED_MAX, lambda: self._per_host(retains_only=True))
 
     def _each(self, value: Callable[[Snapshot], float]) -> Points:
         return [(value(snapshot), attributes_of(snapshot.key)) for snapshot in self._snapshots]

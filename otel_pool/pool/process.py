@@ -6,6 +6,7 @@ report in the same series and instrumenting three times makes instruments once. 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from otel_pool.pool.destinations import Destinations
 from otel_pool.pool.metrics import PoolMetrics
 from otel_pool.pool.records import Pool, PoolReading, Snapshot
 from otel_pool.telemetry import MeterProvider, meter, standing
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -106,7 +109,13 @@ def pool_in_use(books: Books, pool: Pool) -> None:
 def _after_fork() -> None:
     for books in _books:
         books.destinations.clear()
-        books.metrics.after_fork()
+    begun_anew = [books.metrics.after_fork() for books in _books]
+    if not all(begun_anew):
+        _logger.warning(
+            "pool telemetry does not know this SDK well enough to clear it after a fork: "
+            "histograms of process %d go on from those of its parent",
+            os.getpid(),
+        )
 
 
 if hasattr(os, "register_at_fork"):
