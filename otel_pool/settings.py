@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -113,8 +114,9 @@ def read(
 ) -> tuple[T, tuple[Problem, ...]]:
     """Fill `cls` from `keywords` (field name -> value), then `environ`, then the defaults.
 
-    A keyword of None counts as not given. Text is parsed by the field's kind, whatever door it came through; other
-    values are checked by the same kind through their text where they are numbers. Never raises for a bad value.
+    A keyword of None counts as not given. Text is parsed by the field's kind, whatever door it came through; numbers,
+    and collections of names, are checked by the same kind through their text. Anything else is a bad value. Never
+    raises for a bad value.
     """
     values: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -127,7 +129,7 @@ def read(
         kind: Kind = field.metadata["kind"]
         try:
             values[field.name] = kind.parse(given) if isinstance(given, str) else _checked(kind, given)
-        except (ValueError, OverflowError):
+        except (ValueError, TypeError, OverflowError):
             remedy = f"expected {kind.expects}; {_shown(field.default)} stays in force"
             problems.append(Problem(setting, str(given)[:80], remedy))
     return cls(**values), tuple(problems)
@@ -145,11 +147,11 @@ def _given(
 
 
 def _checked(kind: Kind, given: object) -> object:
-    if isinstance(given, (int, float)):
+    if isinstance(given, Real):
         return kind.parse(str(given))
     if isinstance(given, (list, tuple, set, frozenset)):
         return kind.parse(",".join(str(part) for part in given))
-    return given
+    raise TypeError(type(given).__name__)
 
 
 def _shown(default: object) -> str:

@@ -10,17 +10,21 @@ from typing import Any
 from otel_pool import __version__
 from otel_pool.pool.settings import PoolSettings
 from otel_pool.pool.spans import AcquisitionSpans
-from otel_pool.settings import read
+from otel_pool.settings import Problem, read
 from otel_pool.telemetry import tracer
 
 _logger = logging.getLogger(__name__)
+#: What was said of a setting: every instrumentor and every trace config reads them anew.
+_told: set[Problem] = set()
 
 
 def settings_of(kwargs: Mapping[str, Any]) -> PoolSettings:
-    """The settings, by keyword, then by environment variable. What cannot be read is logged, and the default stands."""
+    """The settings, by keyword, then by variable. What is not usable is logged once, and the default stands."""
     settings, problems = read(PoolSettings, os.environ, kwargs)
     for problem in problems:
-        _logger.warning("%s", problem)
+        if problem not in _told:
+            _told.add(problem)
+            _logger.warning("%s", problem)
     return settings
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from otel_pool.pool.destinations import Destinations
 from otel_pool.pool.metrics import PoolMetrics
 from otel_pool.pool.records import Pool, PoolReading, Snapshot
+from otel_pool.pool.settings import PoolSettings
 from otel_pool.telemetry import MeterProvider, meter, standing
 
 _logger = logging.getLogger(__name__)
@@ -61,13 +62,17 @@ _first_use: list[Callable[[Pool], None]] = []
 
 
 def open_books(user: str, provider: MeterProvider | None, bound: int, version: str) -> Books:
-    """The books of `provider` (None: the global one), made at the first call."""
+    """The books of `provider` (None: the global one), made at the first call.
+
+    While they are in use, a `bound` that is the default does not replace one that somebody gave.
+    """
     found = standing(provider)
     books = next((one for one in list(_books) if one.stands_on(found)), None)
     if books is None:
         books = Books(Destinations(bound), found, version)
         _books.append(books)
-    books.destinations.bound = bound
+    if not books.users or bound != PoolSettings.max_destinations:
+        books.destinations.bound = bound
     books.users.add(user)
     return books
 

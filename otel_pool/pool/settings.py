@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from otel_pool.settings import choice, flag, integer, option, seconds, words
+from otel_pool.settings import Kind, choice, flag, integer, option, seconds, words
+
+
+def _hosts() -> Kind:
+    # As the libraries write a host in the URL of a request: in lower case, an IPv6 address without its brackets.
+    each = words("host names separated by commas")
+    return Kind(lambda text: tuple(host.strip("[]") for host in each.parse(text.lower())), each.expects)
 
 
 @dataclass(frozen=True)
@@ -20,9 +26,7 @@ class PoolSettings:
     queue_span_seconds: float = option(
         "OTEL_POOL_QUEUE_SPAN_SECONDS", seconds(), 0.01, "The shortest wait that makes a span."
     )
-    excluded_hosts: tuple[str, ...] = option(
-        "OTEL_POOL_EXCLUDED_HOSTS", words("host names separated by commas"), (), "Hosts that are not measured."
-    )
+    excluded_hosts: tuple[str, ...] = option("OTEL_POOL_EXCLUDED_HOSTS", _hosts(), (), "Hosts that are not measured.")
     max_destinations: int = option(
         "OTEL_POOL_MAX_DESTINATIONS",
         integer(1, 100_000),

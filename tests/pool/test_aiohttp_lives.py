@@ -6,19 +6,18 @@ import asyncio
 import contextlib
 import gc
 import logging
-import socket
 import ssl
 from pathlib import Path
 
 import aiohttp
 import pytest
 import trustme
-from aiohttp.abc import AbstractResolver
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_pool.pool.destinations import Destinations
 from otel_pool.pool.records import Key
 from tests.support.proxies import connect_proxy
+from tests.support.resolvers import Loopback
 from tests.support.servers import serving, until
 from tests.support.telemetry import Telemetry
 
@@ -218,21 +217,13 @@ async def test_connectors_that_were_closed_or_dropped_are_gone_from_the_gauges(i
     assert exported.one(QUEUE).count == 101 == server.requests
 
 
-class _Loopback(AbstractResolver):
-    async def resolve(self, host: str, port: int = 0, family: int = socket.AF_INET) -> list[dict[str, object]]:
-        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": socket.AF_INET, "proto": 0, "flags": 0}]
-
-    async def close(self) -> None:
-        pass
-
-
 async def test_hosts_past_the_bound_share_one_destination(telemetry: Telemetry) -> None:
     """Case pool 26, on sockets with a bound of 5."""
     from otel_pool import AiohttpPoolInstrumentor
 
     AiohttpPoolInstrumentor().instrument(meter_provider=telemetry.meter_provider, max_destinations=5)
     try:
-        connector = aiohttp.TCPConnector(resolver=_Loopback(), force_close=True)
+        connector = aiohttp.TCPConnector(resolver=Loopback(), force_close=True)
         async with serving() as server, aiohttp.ClientSession(connector=connector) as session:
             for index in range(12):
                 async with session.get(f"http://host{index}:{server.port}/") as response:
