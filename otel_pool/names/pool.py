@@ -68,7 +68,8 @@ PENDING_PEAK = Metric(
     "otel_pool.connection.pending_requests.peak",
     "gauge",
     "{request}",
-    "The most requests that waited at one time since the last collection.",
+    "The most requests that waited at one time in the last 75 s, or since the last collection if that is longer ago. "
+    "Every reader that collects once a minute sees every peak.",
     DESTINATION,
 )
 OLDEST_PENDING = Metric(
@@ -89,7 +90,8 @@ ACTIVE_PEAK = Metric(
     "otel_pool.connection.active.peak",
     "gauge",
     "{connection}",
-    "The most connections in use at one time since the last collection, web sockets included.",
+    "The most connections in use at one time in the last 75 s, or since the last collection if that is longer ago, "
+    "web sockets included. Every reader that collects once a minute sees every peak.",
     DESTINATION,
 )
 MAX = Metric(

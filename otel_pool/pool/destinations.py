@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Protocol
 
 from otel_pool.pool.live_pools import LivePools
+from otel_pool.pool.peaks import Peaks
 from otel_pool.pool.records import OTHER, Failure, Key, Pool, PoolReading, Snapshot
 from otel_pool.pool.samples import Samples
 
@@ -32,6 +33,8 @@ class Destination:
         "key",
         "pending",
         "pending_peak",
+        "recent_active",
+        "recent_pending",
         "reused",
         "rounds",
         "socket_uses",
@@ -47,8 +50,11 @@ class Destination:
         self.pending: dict[int, float] = {}
         self.active: dict[int, float] = {}
         self.sockets: dict[int, float] = {}
+        # The peaks since the last collection, and those of the collections before.
         self.pending_peak = 0
         self.active_peak = 0
+        self.recent_pending = Peaks()
+        self.recent_active = Peaks()
         self.active_most = 0
         self.advised_size = 0
         self.rounds = 0
@@ -133,18 +139,23 @@ class Destination:
         return failures
 
     def snapshot(self, now: float, reset_peaks: bool) -> Snapshot:
-        """The books as of `now`; `reset_peaks` begins the next interval of the peaks."""
+        """The books as of `now`; `reset_peaks` ends an interval of the peaks, as a collection does."""
         pending, active = list(self.pending.values()), list(self.active.values())
         in_use = len(active) + len(self.sockets)
-        self.active_most = max(self.active_most, self.active_peak, in_use)
-        taken = Snapshot(
+        pending_peak, active_peak = max(self.pending_peak, len(pending)), max(self.active_peak, in_use)
+        self.active_most = max(self.active_most, active_peak)
+        if reset_peaks:
+            self.pending_peak, self.active_peak = len(pending), in_use
+            self.recent_pending.end(now, pending_peak)
+            self.recent_active.end(now, active_peak)
+        return Snapshot(
             key=self.key,
             advised_size=self.advised_size,
             pending=len(pending),
-            pending_peak=max(self.pending_peak, len(pending)),
+            pending_peak=max(pending_peak, self.recent_pending.most(now)),
             oldest_pending_seconds=max(0.0, now - min(pending)) if pending else 0.0,
             active=in_use,
-            active_peak=max(self.active_peak, in_use),
+            active_peak=max(active_peak, self.recent_active.most(now)),
             active_most=self.active_most,
             oldest_active_seconds=max(0.0, now - min(active)) if active else 0.0,
             created=self.creates.total,
@@ -154,9 +165,6 @@ class Destination:
             queue_rounds=self.rounds,
             dropped=sum(buffer.dropped for buffer in self._buffers()),
         )
-        if reset_peaks:
-            self.pending_peak, self.active_peak = len(pending), in_use
-        return taken
 
     def _reused(self) -> int:
         # The two totals are read one after the other while threads enter: a counter must not fall for that.

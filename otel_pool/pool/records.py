@@ -64,11 +64,11 @@ class Snapshot:
     key: Key
     #: The size at which the pool that needed most would have kept every connection; 0 while none was too small.
     advised_size: int
-    #: Requests that wait now, the most at one time since the last collection, and the longest wait so far in seconds.
+    #: Requests that wait now, the most at one time of late (see `peaks`), and the longest wait so far in seconds.
     pending: int
     pending_peak: int
     oldest_pending_seconds: float
-    #: Connections in use now (web sockets among them), the most since the last collection, and since the beginning.
+    #: Connections in use now (web sockets among them), the most of late, and since the beginning.
     active: int
     active_peak: int
     active_most: int

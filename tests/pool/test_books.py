@@ -7,12 +7,13 @@ import math
 import threading
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from otel_pool.pool.acquisition import TRANSITIONS, Acquisition, State
 from otel_pool.pool.destinations import Destination, Destinations
+from otel_pool.pool.peaks import WINDOW, Peaks
 from otel_pool.pool.records import Key, PoolReading
 from otel_pool.pool.samples import Samples
 
@@ -148,18 +149,30 @@ def test_counting_reprs() -> None:
     assert repr(destination.waits) == "<Samples 1 held, 0 drained, 0 dropped>"
 
 
-def test_peaks_are_of_the_interval_and_the_most_is_for_ever() -> None:
+def test_peaks_stand_for_75_seconds_and_the_most_for_ever() -> None:
     destination = Destination(KEY)
     held = [Acquisition(destination, 0.0) for _ in range(3)]
     for acquisition in held:
         acquisition.acquired(0.0)
     for acquisition in held[:2]:
         acquisition.released(1.0)
-    first = destination.snapshot(2.0, reset_peaks=True)
-    second = destination.snapshot(3.0, reset_peaks=True)
-    assert (first.active, first.active_peak, first.active_most) == (1, 3, 3)
-    assert (second.active, second.active_peak, second.active_most) == (1, 1, 3)
-    assert second.oldest_active_seconds == 3.0
+    taken = [destination.snapshot(at, reset_peaks=True) for at in (2.0, 3.0, 76.0, 78.0)]
+    assert [one.active for one in taken] == [1] * 4
+    # It ended with the collection at 2.0, and is told until 77.0.
+    assert [one.active_peak for one in taken] == [3, 3, 3, 1]
+    assert [one.active_most for one in taken] == [3] * 4
+    assert taken[1].oldest_active_seconds == 3.0
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 9)), min_size=1, max_size=30))
+def test_the_peak_that_is_told_is_the_largest_that_ended_within_the_window(ends: list[tuple[int, int]]) -> None:
+    peaks, now, all_ended = Peaks(), 0.0, []
+    for seconds, peak in ends:
+        now += seconds
+        peaks.end(now, peak)
+        all_ended.append((now, peak))
+        assert peaks.most(now) == max(most for ended, most in all_ended if ended > now - WINDOW)
+        assert len(peaks._ended) <= 10  # as many as there are values, however often it is collected
 
 
 def test_many_threads_lose_no_sample_while_another_drains() -> None:
