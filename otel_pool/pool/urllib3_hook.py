@@ -16,7 +16,7 @@ Why no lock. Threads share the books, the pool's record and the connection.
   since the queue hands a connection to one thread only.
 - Whether a connection that came back was thrown away is seen after `_put_conn`, when another thread may have it
   already. Both want the entry that stands on the connection, and `dict.pop` gives it to one of them.
-- A count that is not a length (`made_again`) only says when to log.
+- The counts that are not lengths (`thrown_away`, `made_again`) only say when to log.
 """
 
 from __future__ import annotations
@@ -166,9 +166,8 @@ class Urllib3Hook:
         acquisition.goes_out(connection, monotonic(), holds_place=pool.block)
 
     def _connected(self, acquisition: PooledAcquisition) -> None:
-        now = monotonic()
-        acquisition.stands(now)
-        self._advice.connected(acquisition.pool, acquisition.destination, now)
+        acquisition.stands(monotonic())
+        self._advice.connected(acquisition.pool)
 
     def _coming_back(self, pool: Any, connection: Any) -> PooledAcquisition | None:
         if connection is None:

@@ -40,10 +40,12 @@ class HostPool:
         self.outdated = False
         host = (pool.host or "").strip("[]")
         port = pool.port or _DEFAULT_PORTS.get(pool.scheme, 0)
+        #: What names it, also where its destination is the one that all past the bound share.
+        self.key = Key(LIBRARY, host, port, pool.scheme)
         #: Its destination, or None when its host is excluded.
         self.destination: Destination | None = None
         if host not in excluded:
-            self.destination = destinations.get(Key(LIBRARY, host, port, pool.scheme))
+            self.destination = destinations.get(self.key)
         # All mutable state; any thread may enter and leave. id(acquisition) -> its connection, for those that are out,
         # in the order in which they went out.
         self.out: dict[int, ref[Any]] = {}
@@ -51,8 +53,9 @@ class HostPool:
         self.held: dict[int, PooledAcquisition] = {}
         #: The most that were out at one time.
         self.most_out = 0
-        #: Connections made since the pool first threw one away for being full; None until it did.
-        self.made_again: int | None = None
+        #: Connections that it threw away for being full and that were not made again yet, and those that were.
+        self.thrown_away = 0
+        self.made_again = 0
         self.advised = False
 
     def forget(self) -> None:

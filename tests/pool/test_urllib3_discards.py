@@ -12,6 +12,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import ProtocolError
 from urllib3.util import Retry
 
+from otel_pool import Urllib3PoolInstrumentor
 from otel_pool.pool import urllib3_advice
 from tests.pool.urllib3_support import ANSWER, CUT, held_at_once, one_fault, served
 from tests.support.telemetry import Exported, Telemetry
@@ -83,6 +84,62 @@ def test_a_pool_is_advised_once_and_a_process_once_a_minute(
     assert len([record for record in caplog.records if record.name == urllib3_advice.__name__]) == 1
     # 4 out, 1 kept: 3 are thrown away by each of 6 batches of 2 pools.
     assert discards(telemetry.collect()) == {"pool_full": 36}
+
+
+def test_connections_made_for_other_reasons_after_one_burst_bring_no_advice(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        served() as server,
+        urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=10) as pool,
+    ):
+        held_at_once(server, 64, lambda url: pool.request("GET", url).data)
+        for _ in range(30):
+            pool.request("GET", "/close")
+        exported = telemetry.collect()
+        # The last of the 10 that were kept serves the first call and closes, and is made again for each of the others.
+        assert exported.value(CREATED) == len(server.connections) == 64 + 29
+    assert discards(exported) == {"pool_full": 54}
+    assert exported.value(ADVISED) == 64
+    assert [record for record in caplog.records if record.name == urllib3_advice.__name__] == []
+
+
+def test_a_burst_that_comes_again_and_again_brings_advice_however_small(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        served() as server,
+        urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=2) as pool,
+    ):
+        bursts = 0
+        while "Set pool_maxsize=3" not in caplog.text:
+            assert bursts < 30
+            held_at_once(server, 3, lambda url: pool.request("GET", url).data)
+            bursts += 1
+        assert len(server.connections) == 3 + bursts - 1
+    # One of 3 is thrown away by each burst and made again by each but the first, so ten times by the 11th. One may be
+    # missed, where it stands before the others are entered as out.
+    assert bursts >= 11
+    assert discards(telemetry.collect()) == {"pool_full": bursts}
+
+
+def test_the_advice_names_a_pool_whose_destination_is_shared(caplog: pytest.LogCaptureFixture) -> None:
+    own = Telemetry()
+    ours = Urllib3PoolInstrumentor()
+    ours.uninstrument()
+    ours.instrument(meter_provider=own.meter_provider, max_destinations=1)
+    with caplog.at_level(logging.WARNING), served() as server, served() as other:
+        with urllib3.HTTPConnectionPool("127.0.0.1", other.port) as first:
+            first.request("GET", "/")
+        with urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1) as pool:
+            for _ in range(3):
+                held_at_once(server, 11, lambda url: pool.request("GET", url).data)
+        assert own.collect().value(DISCARDED, server__address="_OTHER") == 30
+    own.shutdown()
+    (advice,) = [record for record in caplog.records if record.name == urllib3_advice.__name__]
+    assert f"pool of 127.0.0.1:{server.port} keeps 1 connections" in advice.getMessage()
 
 
 def test_a_connection_that_the_server_closed_is_stale_and_made_again(telemetry: Telemetry) -> None:
