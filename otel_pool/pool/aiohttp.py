@@ -21,7 +21,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 from otel_pool import __version__
 from otel_pool.patching import Replacement
 from otel_pool.pool.aiohttp_connector import version
-from otel_pool.pool.aiohttp_hook import AiohttpHook
+from otel_pool.pool.aiohttp_hook import AiohttpHook, Connect
 from otel_pool.pool.aiohttp_trace_config import trace_config
 from otel_pool.pool.keywords import settings_of, spans_of
 from otel_pool.pool.process import Books, open_books
@@ -96,8 +96,11 @@ class _Installed:
 
             self._turnstiles = FairQueues(hook, owner)
         self._hook = hook
-        self._connect = Replacement(owner, "connect", (self._turnstiles or hook).around)
+        self._connect = Replacement(owner, "connect", self._around)
         self._connect.install()
+
+    def _around(self, connect: Connect) -> Connect:
+        return self._hook.around(connect if self._turnstiles is None else self._turnstiles.around(connect))
 
     def remove(self) -> None:
         # Where others wrapped it since, it stays, and passes all through.

@@ -79,8 +79,7 @@ class AiohttpHook:
             if destination is None:
                 return None
             acquisition = TracedAcquisition(destination, monotonic(), hdrs.SEC_WEBSOCKET_KEY in req.headers)
-            acquisition.hook, acquisition.pool = self, pool
-            acquisition.on_end = acquisition.span = None
+            acquisition.hook, acquisition.pool, acquisition.span = self, pool, None
             return acquisition
         except Exception as error:
             self.fail(error)
@@ -130,13 +129,11 @@ class TracedAcquisition(Acquisition):
     A destination knows it by identity only, so a connection that is dropped without release ends it by `__del__`.
     """
 
-    __slots__ = ("hook", "on_end", "pool", "span")
+    __slots__ = ("hook", "pool", "span")
 
     # Set by `begin`, without a constructor of its own: every request makes one.
     hook: AiohttpHook
     pool: ConnectorPool
-    #: Called once when the acquisition ends, however it does.
-    on_end: Callable[[], None] | None
     #: The span of its use, while it is in use and has one.
     span: Span | None
 
@@ -165,6 +162,10 @@ class TracedAcquisition(Acquisition):
                 self.span = self.hook.spans.acquired(self, now)
         except Exception as error:
             self.hook.fail(error)
+        except BaseException:
+            # The program's end, or what a span processor raised: the caller never gets the connection.
+            connection.release()
+            raise
 
     def on_failed(self, error: BaseException, req: Any, timeout: Any) -> None:
         """`connect` raised."""
@@ -177,8 +178,6 @@ class TracedAcquisition(Acquisition):
             self.hook.spans.failed(self, now, error_type)
         except Exception as failure:
             self.hook.fail(failure)
-        finally:
-            self._end()
 
     def __call__(self) -> None:
         """The connection was released or closed."""
@@ -189,14 +188,6 @@ class TracedAcquisition(Acquisition):
                 self.span = None
         except Exception as error:
             self.hook.fail(error)
-        finally:
-            if self.on_end is not None:
-                self._end()
-
-    def _end(self) -> None:
-        on_end, self.on_end = self.on_end, None
-        if on_end is not None:
-            on_end()
 
     def __del__(self) -> None:
         if getattr(self, "state", None) is not State.IN_USE:

@@ -4,16 +4,16 @@ Why. Since aiohttp 3.10.11 a caller that asks just after a release takes the fre
 so waiters starve, and a total limit is exceeded when several hosts have idle connections. A turnstile held from
 acquire to release and sized to the connector's own limits leaves aiohttp nothing to queue, and cures both.
 
-`Turnstile` is the pure part: it grants tickets in the order they were drawn, passing over those whose host is full, so
-that a busy host does not block the others. `FairQueues` is the edge: it waits, times out and wakes.
+`FairQueues` waits, times out and wakes. It stands between the hook and the connector: every call takes a ticket,
+measured or not, since the limits are the connector's, whoever asks; and no fault of the hook's can lose one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections import Counter, deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,156 +22,118 @@ from aiohttp.helpers import ceil_timeout
 
 from otel_pool.patching import Patch
 from otel_pool.pool.aiohttp_connector import version
-from otel_pool.pool.aiohttp_hook import AiohttpHook, Connect, TracedAcquisition
+from otel_pool.pool.aiohttp_hook import AiohttpHook, Connect
+from otel_pool.pool.turnstile import Ticket, Turnstile
 
 
-class Ticket:
-    """A place in front of one connector. `granted` once it may pass, until it is returned."""
+class _Place:
+    """What one call has of a turnstile. It goes back once, however the call ends.
 
-    __slots__ = ("future", "granted", "key", "number")
-
-    def __init__(self, key: Hashable, number: int) -> None:
-        self.key = key
-        self.number = number
-        self.granted = False
-        self.future: asyncio.Future[None] | None = None
-
-
-class Turnstile:
-    """At most `limit` tickets granted in all and `limit_per_host` per key (0: no limit), in the order drawn.
-
-    It holds that no waiting ticket could pass: whatever frees a place grants it in the same step.
+    Called when the call fails, and by its connection when that is released. A connection that is dropped and never
+    released calls nobody; then the collection of this object says so.
     """
 
-    def __init__(self, limit: int, limit_per_host: int) -> None:
-        self.limit = limit
-        self.limit_per_host = limit_per_host
-        # All mutable state; touched by the connector's event loop alone.
-        self._drawn = 0
-        self._held = 0
-        self._held_by_key: Counter[Hashable] = Counter()
-        self._waiting: dict[Hashable, deque[Ticket]] = {}
+    __slots__ = ("_queues", "_returned", "deadline", "future", "loop", "ticket", "turnstile")
 
-    def draw(self, key: Hashable) -> Ticket:
-        """A ticket for `key`, granted at once when there is room."""
-        self._drawn += 1
-        ticket = Ticket(key, self._drawn)
-        if self._room(key):
-            self._grant(ticket)
-        else:
-            self._waiting.setdefault(key, deque()).append(ticket)
-        return ticket
+    def __init__(
+        self, queues: FairQueues, turnstile: Turnstile, ticket: Ticket, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._queues = queues
+        self.turnstile = turnstile
+        self.ticket = ticket
+        self.loop = loop
+        #: For a call that must wait: what wakes it, and the timeout of the wait and the connecting together.
+        self.future: asyncio.Future[None] | None = None
+        self.deadline: AbstractAsyncContextManager[object] = nullcontext()
+        self._returned = False
 
-    def give_back(self, ticket: Ticket) -> list[Ticket]:
-        """Return a ticket, granted or still waiting. The tickets granted by that are the caller's to wake."""
-        if not ticket.granted:
-            self._withdraw(ticket)
-            return []
-        ticket.granted = False
-        self._held -= 1
-        self._held_by_key[ticket.key] -= 1
-        if not self._held_by_key[ticket.key]:
-            del self._held_by_key[ticket.key]
-        return self._grant_next()
+    def __call__(self) -> None:
+        if not self._returned:
+            self._returned = True
+            self._queues.give_back(self.turnstile, self.ticket, self.loop)
 
-    def waiting(self) -> list[Ticket]:
-        """The tickets that wait, host by host."""
-        return [ticket for queue in self._waiting.values() for ticket in queue]
-
-    def _room(self, key: Hashable) -> bool:
-        if self.limit and self._held >= self.limit:
-            return False
-        return not self.limit_per_host or self._held_by_key[key] < self.limit_per_host
-
-    def _grant(self, ticket: Ticket) -> None:
-        ticket.granted = True
-        self._held += 1
-        self._held_by_key[ticket.key] += 1
-
-    def _grant_next(self) -> list[Ticket]:
-        granted = []
-        while heads := [queue[0] for key, queue in self._waiting.items() if self._room(key)]:
-            ticket = min(heads, key=lambda head: head.number)
-            self._withdraw(ticket)
-            self._grant(ticket)
-            granted.append(ticket)
-        return granted
-
-    def _withdraw(self, ticket: Ticket) -> None:
-        queue = self._waiting.get(ticket.key)
-        if queue is not None and ticket in queue:
-            queue.remove(ticket)
-            if not queue:
-                del self._waiting[ticket.key]
-
-    def __repr__(self) -> str:
-        return f"<Turnstile {self._held} held, {len(self.waiting())} waiting>"
+    def __del__(self) -> None:
+        # The collector comes in any thread, in the midst of anything, and after the loop's end.
+        if not getattr(self, "_returned", True) and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._queues.give_back, self.turnstile, self.ticket, self.loop)
 
 
 class FairQueues:
-    """A turnstile for each connector, in front of the hook's `connect`."""
+    """A turnstile for each connector, around the connector's own `connect`."""
 
     def __init__(self, hook: AiohttpHook, owner: Any) -> None:
         """`owner` is the class of all connectors, or one connector."""
         self._hook = hook
         self._turnstiles: WeakKeyDictionary[aiohttp.BaseConnector, Turnstile] = WeakKeyDictionary()
+        # Who sleeps at a turnstile, in whatever loop: a turnstile that failed cannot tell.
+        self._asleep: dict[Ticket, _Place] = {}
         # Tells the waiters of a closed connector, as aiohttp tells its own.
         self._on_close = Patch(owner, _closing_method(), self._close)
         self._on_close.install()
 
     def remove(self) -> None:
-        """Stop watching for closed connectors. Tickets in use go back as they end."""
+        """Stop watching for closed connectors. Who waits passes, and tickets in use go back as they end."""
         self._on_close.remove()
+        self._open()
 
     def around(self, connect: Connect) -> Connect:
-        """`connect` behind the turnstile, with an acquisition around both."""
+        """`connect` behind the turnstile."""
 
         @functools.wraps(connect)
         async def in_turn(connector: Any, req: Any, traces: Any, timeout: Any) -> Any:
-            acquisition = self._hook.begin(connector, req, traces)
-            if acquisition is None:
+            place = self._draw(connector, req, traces, timeout)
+            if place is None:
                 return await connect(connector, req, traces=traces, timeout=timeout)
-            traces = [*traces, acquisition]
             try:
-                ticket = self._draw(connector, acquisition, req)
-                if ticket is None or ticket.granted:
+                if place.future is None:
                     connection = await connect(connector, req, traces=traces, timeout=timeout)
-                elif CONNECT_APPLIES_ITS_TIMEOUT:
-                    # One deadline for the wait and the connecting: the connector's own begins later and ends later.
-                    async with ceil_timeout(timeout.connect, timeout.ceil_threshold):
-                        await self._wait(ticket, traces)
-                        connection = await connect(connector, req, traces=traces, timeout=timeout)
                 else:
-                    await self._wait(ticket, traces)
-                    connection = await connect(connector, req, traces=traces, timeout=timeout)
-            except BaseException as error:
-                acquisition.on_failed(error, req, timeout)
+                    async with place.deadline:
+                        await self._wait(place, place.future, traces)
+                        connection = await connect(connector, req, traces=traces, timeout=timeout)
+            except BaseException:
+                place()
                 raise
-            acquisition.on_acquired(connection)
+            self._keep(place, connection)
             return connection
 
         return in_turn
 
-    async def _wait(self, ticket: Ticket, traces: list[Any]) -> None:
-        # The caller's own traces hear of this wait as of one in the connector; ours is among them.
-        ticket.future = asyncio.get_running_loop().create_future()
-        for trace in traces:
-            await trace.send_connection_queued_start()
-        await ticket.future
-        for trace in traces:
-            await trace.send_connection_queued_end()
-
-    def _draw(self, connector: Any, acquisition: TracedAcquisition, request: Any) -> Ticket | None:
-        """A ticket that goes back when the acquisition ends, however it does; None when the hook has failed."""
+    async def _wait(self, place: _Place, future: asyncio.Future[None], traces: list[Any]) -> None:
+        # The caller's traces hear of this wait as of one in the connector; the acquisition is among them.
         try:
-            turnstile = self._turnstile(connector)
-            ticket = turnstile.draw(request.connection_key)
-            loop = asyncio.get_running_loop()
-            acquisition.on_end = lambda: self._give_back(turnstile, ticket, loop)
+            for trace in traces:
+                await trace.send_connection_queued_start()
+            await future
+            for trace in traces:
+                await trace.send_connection_queued_end()
+        finally:
+            self._asleep.pop(place.ticket, None)
+
+    def _draw(self, connector: Any, req: Any, traces: Any, timeout: Any) -> _Place | None:
+        """A place at the connector's turnstile; None for what is no request to queue, and once the hook is off."""
+        try:
+            # As the hook: what is not a request with its list of traces passes untouched.
+            if self._hook.off or not issubclass(type(req), aiohttp.ClientRequest) or not isinstance(traces, list):
+                return None
+            return self._place(connector, req.connection_key, timeout)
         except Exception as error:
             self._fail(error)
             return None
-        return ticket
+
+    def _place(self, connector: aiohttp.BaseConnector, key: Any, timeout: Any) -> _Place:
+        loop = asyncio.get_running_loop()
+        turnstile = self._turnstile(connector)
+        turnstile.busy = True
+        try:
+            ticket = turnstile.draw(key)
+            place = _Place(self, turnstile, ticket, loop)
+            if not ticket.granted:
+                place.deadline, place.future = _deadline(timeout), loop.create_future()
+                self._asleep[ticket] = place
+        finally:
+            turnstile.busy = False
+        return place
 
     def _turnstile(self, connector: aiohttp.BaseConnector) -> Turnstile:
         turnstile = self._turnstiles.get(connector)
@@ -179,36 +141,66 @@ class FairQueues:
             turnstile = self._turnstiles[connector] = Turnstile(connector.limit, connector.limit_per_host)
         return turnstile
 
-    def _give_back(self, turnstile: Turnstile, ticket: Ticket, loop: asyncio.AbstractEventLoop) -> None:
-        if not _runs_here(loop):
-            # The connection was dropped, and a collector found it in another thread or after the loop's end.
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._give_back, turnstile, ticket, loop)
-            return
+    def _keep(self, place: _Place, connection: Any) -> None:
         try:
-            for granted in turnstile.give_back(ticket):
-                _wake(granted)
+            connection.add_callback(place)
+        except Exception as error:
+            self._fail(error)
+
+    def give_back(self, turnstile: Turnstile, ticket: Ticket, loop: asyncio.AbstractEventLoop) -> None:
+        """Return `ticket` and wake who may pass now. In another thread or the midst of a step it is left to `loop`."""
+        try:
+            if turnstile.busy or not _runs_here(loop):
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(self.give_back, turnstile, ticket, loop)
+                return
+            turnstile.busy = True
+            try:
+                for granted in turnstile.give_back(ticket):
+                    _wake(self._asleep[granted].future)
+            finally:
+                turnstile.busy = False
         except Exception as error:
             self._fail(error)
 
     def _close(self, wrapped: Any, connector: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        turnstile = self._turnstiles.pop(connector, None)
-        for ticket in turnstile.waiting() if turnstile is not None else ():
-            if ticket.future is not None and not ticket.future.done() and not ticket.future.get_loop().is_closed():
-                ticket.future.set_exception(aiohttp.ClientConnectionError("Connector is closed."))
+        self._tell_of_the_end(connector)
         return wrapped(*args, **kwargs)
 
+    def _tell_of_the_end(self, connector: Any) -> None:
+        try:
+            turnstile = self._turnstiles.pop(connector, None)
+            if turnstile is None:
+                return
+            for future in [place.future for place in list(self._asleep.values()) if place.turnstile is turnstile]:
+                if future is not None and not future.done() and not future.get_loop().is_closed():
+                    future.set_exception(aiohttp.ClientConnectionError("Connector is closed."))
+        except Exception as error:
+            self._fail(error)
+
     def _fail(self, error: Exception) -> None:
-        """Let everyone pass who waits here: aiohttp's own queue is behind this one."""
         self._hook.fail(error)
-        for turnstile in list(self._turnstiles.values()):
-            for ticket in turnstile.waiting():
-                _wake(ticket)
+        self._open()
+
+    def _open(self) -> None:
+        """Let everyone pass who waits, in every loop: aiohttp's own queue is behind this one."""
+        for place in list(self._asleep.values()):
+            # A loop that has closed, or does so in its thread at this moment, took its waiters with it.
+            with suppress(RuntimeError):
+                place.loop.call_soon_threadsafe(_wake, place.future)
 
 
-def _wake(ticket: Ticket) -> None:
-    if ticket.future is not None and not ticket.future.done():
-        ticket.future.set_result(None)
+def _wake(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+def _deadline(timeout: Any) -> AbstractAsyncContextManager[object]:
+    if not CONNECT_APPLIES_ITS_TIMEOUT:
+        return nullcontext()
+    # One deadline for the wait and the connecting: the connector's own begins later and ends later.
+    deadline: AbstractAsyncContextManager[object] = ceil_timeout(timeout.connect, timeout.ceil_threshold)
+    return deadline
 
 
 def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:

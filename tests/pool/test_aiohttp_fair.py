@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import statistics
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,9 +15,12 @@ import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_pool import AiohttpPoolInstrumentor
-from otel_pool.pool.fair import Ticket, Turnstile
+from otel_pool.pool import aiohttp_hook
+from otel_pool.pool.acquisition import Acquisition
+from otel_pool.pool.turnstile import Ticket, Turnstile
 from tests.support.servers import Delay, serving, until
 from tests.support.telemetry import Telemetry
 
@@ -40,6 +45,10 @@ async def get(session: aiohttp.ClientSession, url: str, **kwargs: object) -> flo
     async with session.get(url, **kwargs) as response:
         await response.read()
     return time.monotonic() - began
+
+
+def ours_off(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelname == "ERROR" and r.name.startswith("otel_pool")]
 
 
 def numbers(tickets: list[Ticket]) -> list[int]:
@@ -245,9 +254,173 @@ async def test_a_turnstile_that_fails_lets_everyone_pass_and_says_so_once(
         await asyncio.wait_for(asyncio.gather(*calls), 5)
         await asyncio.wait_for(get(session, server.url), 5)
     assert server.requests == 4
-    errors = [r for r in caplog.records if r.levelname == "ERROR" and r.name.startswith("otel_pool")]
-    assert len(errors) == 1
-    assert "is off in this process" in errors[0].getMessage()
+    (error,) = ours_off(caplog)
+    assert "is off in this process" in error
+
+
+async def test_calls_that_are_not_measured_wait_their_turn_like_all_others(telemetry: Telemetry) -> None:
+    """An excluded host and suppressed calls, on warm connections beside measured calls, share the limit of 4."""
+    ours = AiohttpPoolInstrumentor()
+    ours.instrument(meter_provider=telemetry.meter_provider, fair_queue=True, excluded_hosts=["localhost"])
+    try:
+        async with serving() as server, serving() as other, limited(4) as session:
+            excluded = f"http://localhost:{server.port}/"
+            for url in (excluded, server.url, other.url):
+                await asyncio.gather(*(get(session, url) for _ in range(4)))
+            calls = [
+                asyncio.create_task(get(session, url + "hold")) for url in (excluded, server.url) for _ in range(4)
+            ]
+            with suppress_instrumentation():
+                calls += [asyncio.create_task(get(session, other.url + "hold")) for _ in range(4)]
+            await until(lambda: server.in_flight == 4)
+            await asyncio.sleep(0.1)
+            assert server.in_flight + other.in_flight == 4
+            server.release.set()
+            other.release.set()
+            await asyncio.wait_for(asyncio.gather(*calls), 5)
+        assert server.in_flight_peak == other.in_flight_peak == 4
+        # The warm-up of both measured hosts, and the four calls that were measured.
+        assert telemetry.collect().total(QUEUE) == 4 + 4 + 4
+    finally:
+        ours.uninstrument()
+
+
+async def test_who_waits_when_it_is_turned_off_passes_on_to_the_connectors_own_queue(fair: Telemetry) -> None:
+    async with serving() as server, limited(1) as session:
+        holding = await session.get(server.url + "stream")
+        waiter = asyncio.create_task(get(session, server.url))
+        await until(lambda: fair.collect().total(PENDING) == 1)
+        AiohttpPoolInstrumentor().uninstrument()
+        holding.close()
+        await asyncio.wait_for(waiter, 5)
+    assert server.requests == 2
+
+
+async def test_a_session_closed_after_it_was_turned_off_ends_those_who_waited(fair: Telemetry) -> None:
+    async with serving() as server:
+        session = limited(1)
+        holding = await session.get(server.url + "stream")
+        waiter = asyncio.create_task(get(session, server.url))
+        await until(lambda: fair.collect().total(PENDING) == 1)
+        AiohttpPoolInstrumentor().uninstrument()
+        await session.close()
+        with pytest.raises(aiohttp.ClientConnectionError, match="closed"):
+            await asyncio.wait_for(waiter, 5)
+        holding.close()
+
+
+async def test_a_fault_while_a_session_closes_does_not_come_out_of_its_close(
+    fair: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as server:
+        session = limited(1)
+        holding = await session.get(server.url + "stream")
+        waiter = asyncio.create_task(get(session, server.url))
+        await until(lambda: fair.collect().total(PENDING) == 1)
+        monkeypatch.setattr(AiohttpPoolInstrumentor()._everywhere._turnstiles, "_turnstiles", None)
+        await session.close()
+        with pytest.raises(aiohttp.ClientConnectionError, match="closed"):
+            await asyncio.wait_for(waiter, 5)
+        holding.close()
+    assert len(ours_off(caplog)) == 1
+
+
+async def test_a_hook_that_fails_with_a_connection_in_use_keeps_nobody_waiting(
+    fair: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(Acquisition, "acquired", broken)
+    async with serving(delay=0.01) as server, limited(1) as session:
+        await asyncio.wait_for(asyncio.gather(*(get(session, server.url) for _ in range(3))), 5)
+    assert (server.requests, server.in_flight_peak) == (3, 1)
+    assert len(ours_off(caplog)) == 1
+
+
+class Remembering(aiohttp.TCPConnector):
+    """Keeps what it was asked for, to be asked again without a session that would look after the connection."""
+
+    asked: tuple[object, ...] = ()
+
+    async def connect(self, req: object, traces: object, timeout: object) -> aiohttp.connector.Connection:
+        self.asked = (req, [], timeout)
+        return await super().connect(req, traces, timeout)
+
+
+@pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
+@pytest.mark.parametrize("failed", [False, True])
+async def test_a_connection_that_is_dropped_gives_its_place_back_though_the_hook_failed(
+    fair: Telemetry, monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of order")
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # aiohttp reports the dropped connection
+    monkeypatch.setattr(aiohttp_hook._logger, "disabled", True)  # a log record that is kept keeps the connection
+    async with serving() as server, aiohttp.ClientSession(connector=Remembering(limit=1)) as session:
+        await get(session, server.url)
+        with monkeypatch.context() as patch:
+            if failed:
+                patch.setattr(Acquisition, "acquired", broken)
+            dropped = await aiohttp.TCPConnector.connect(session.connector, *session.connector.asked)
+        AiohttpPoolInstrumentor()._everywhere._hook.off = False  # later calls take tickets all the same
+        waiter = asyncio.create_task(get(session, server.url))
+        await asyncio.sleep(0.05)
+        assert not waiter.done()
+        del dropped
+        gc.collect()
+        await asyncio.wait_for(waiter, 5)
+    assert server.requests == 2
+
+
+async def test_a_place_that_comes_back_in_the_midst_of_a_draw_wakes_the_one_who_drew(
+    fair: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The garbage collector releases a response between the look for room and the place in the queue."""
+    async with serving() as server, limited(1) as session:
+        holding = await session.get(server.url + "stream")
+        room = Turnstile._room
+
+        def interrupted(self: Turnstile, key: object) -> bool:
+            free = room(self, key)
+            monkeypatch.setattr(Turnstile, "_room", room)
+            holding.close()
+            return free
+
+        monkeypatch.setattr(Turnstile, "_room", interrupted)
+        await asyncio.wait_for(get(session, server.url), 5)
+    assert server.requests == 2
+    assert ours_off(caplog) == []
+
+
+def test_a_fault_in_one_thread_wakes_those_who_wait_in_another(
+    fair: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A loop that sleeps in its selector hears of nothing that another thread does to its futures."""
+    ended = threading.Event()
+
+    async def waiting(url: str) -> None:
+        async with limited(1) as session:
+            holding = await session.get(url + "stream")
+            # The second place is the connector's own, so the waiter passes on as soon as it is let go.
+            session.connector._limit = 2
+            await asyncio.wait_for(get(session, url), 5)
+            ended.set()
+            holding.close()
+
+    async def main() -> None:
+        async with serving() as server:
+            thread = threading.Thread(target=asyncio.run, args=(waiting(server.url),))
+            thread.start()
+            await until(lambda: fair.collect().total(PENDING) == 1)
+            await asyncio.sleep(0.1)
+            AiohttpPoolInstrumentor()._everywhere._turnstiles._fail(RuntimeError("out of order"))
+            await until(ended.is_set, 2)
+            thread.join()
+
+    asyncio.run(main())
+    assert len(ours_off(caplog)) == 1
 
 
 async def test_off_means_that_not_a_line_of_it_runs(instrumented: Telemetry) -> None:
