@@ -75,7 +75,9 @@ class AcquisitionSpans:
             return
         try:
             self._queue_hook(span, key, seconds)
-        except Exception:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a CancelledError out of `.result()`, say: no real cancellation comes from inside a call
             self._queue_hook = None
             _logger.exception("the queue_hook failed and is off from here on")
 

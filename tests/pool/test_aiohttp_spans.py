@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 from opentelemetry.instrumentation.aiohttp_client import AioHttpClientInstrumentor
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import get_current_span
 
 from otel_pool import AiohttpPoolInstrumentor
@@ -144,11 +144,12 @@ async def test_a_queue_hook_may_enrich_the_span_of_the_wait(telemetry: Telemetry
     assert seen == [pytest.approx(seconds(wait), abs=0.02)]
 
 
+@pytest.mark.parametrize("error", [RuntimeError("enrich me not"), asyncio.CancelledError(), GeneratorExit()])
 async def test_a_queue_hook_that_raises_is_logged_once_and_goes_no_further(
-    telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     def broken(*_: object) -> None:
-        raise RuntimeError("enrich me not")
+        raise error
 
     AiohttpPoolInstrumentor().instrument(tracer_provider=telemetry.tracer_provider, queue_hook=broken)
     try:
@@ -160,3 +161,27 @@ async def test_a_queue_hook_that_raises_is_logged_once_and_goes_no_further(
         AiohttpPoolInstrumentor().uninstrument()
     assert [r.getMessage() for r in caplog.records] == ["the queue_hook failed and is off from here on"]
     assert len(telemetry.spans(WAIT)) == 3
+
+
+async def test_a_span_processor_that_cancels_leaves_the_connection_to_the_next_caller(instrumented: Telemetry) -> None:
+    """What is not an Exception goes on to the caller, who then never had the connection."""
+
+    class Cancels(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            if span.name.startswith(WAIT):
+                raise asyncio.CancelledError
+
+    instrumented.tracer_provider.add_span_processor(Cancels())
+    async with serving(delay=0.03) as server, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
+
+        async def call() -> str:
+            with instrumented.tracer.start_as_current_span("call"):
+                async with session.get(server.url) as response:
+                    return await response.text()
+
+        ends = await asyncio.wait_for(asyncio.gather(*(call() for _ in range(3)), return_exceptions=True), 5)
+        assert [type(end) for end in ends] == [str, asyncio.CancelledError, asyncio.CancelledError]
+        await asyncio.wait_for(session.get(server.url), 5)
+        assert len(server.connections) == 1
+    exported = instrumented.collect()
+    assert exported.value("http.client.open_connections", http__connection__state="active") == 0
