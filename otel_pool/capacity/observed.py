@@ -46,7 +46,7 @@ def constraints(readings: Iterable[PoolReading], snapshots: Iterable[Snapshot]) 
         total = sum(snapshot.active + snapshot.pending for snapshot in called[library])
         yield Constraint("total", library, None, _sum(reading.limit for reading in members), total)
         for snapshot in called[library]:
-            serving = [reading.limit_per_host for reading in members if snapshot.key in reading.served]
+            serving = [reading.limit_per_host for reading in members for key in reading.served if key == snapshot.key]
             if serving:
                 asked = snapshot.active + snapshot.pending
                 yield Constraint("per_host", library, snapshot.key, _sum(serving), asked)

@@ -54,7 +54,8 @@ OPEN_CONNECTIONS = Metric(
     "http.client.open_connections",
     "updowncounter",
     "{connection}",
-    "Connections of the live pools: active ones are held by a request or a web socket, idle ones are kept for reuse.",
+    "Connections: idle ones are kept for reuse by the live pools; active ones are held by a request or a web socket, "
+    "which a response that was neither read nor closed goes on doing after its pool was closed.",
     (*DESTINATION, STATE),
 )
 PENDING = Metric(
@@ -83,7 +84,8 @@ OLDEST_ACTIVE = Metric(
     "otel_pool.connection.oldest_active.age",
     "gauge",
     "s",
-    "How long the connection in use longest has been held so far, web sockets left out; zero when none is.",
+    "How long the connection in use longest has been held so far, web sockets left out; zero when none is. "
+    "A response that was neither read nor closed holds its own, even after its pool was closed.",
     DESTINATION,
 )
 ACTIVE_PEAK = Metric(
@@ -107,7 +109,8 @@ MAX_PER_HOST = Metric(
     "otel_pool.connection.max_per_host",
     "updowncounter",
     "{connection}",
-    "The connections that the live pools which have served this destination may have to it: the sum of their limits.",
+    "The connections that the live pools which have served this destination may have to it: the sum of their limits. "
+    "For `_OTHER`, a limit counts once for each host that the pool is connected to.",
     DESTINATION,
     absent="when no such pool has a limit per host",
 )

@@ -43,7 +43,7 @@ class PoolReading:
     retains_only: bool = False
     idle: Mapping[Key, int] = field(default_factory=dict)
     stalled: Mapping[Key, int] = field(default_factory=dict)
-    #: The destinations it has served.
+    #: The destinations it has served; the one of hosts past the bound once for each of them that it is connected to.
     served: tuple[Key, ...] = ()
 
 

@@ -169,6 +169,20 @@ async def test_a_body_that_is_never_read_grows_old_in_use(instrumented: Telemetr
         assert instrumented.collect().value("otel_pool.connection.oldest_active.age") == 0
 
 
+async def test_a_response_that_is_kept_holds_its_connection_though_the_pool_is_closed(instrumented: Telemetry) -> None:
+    async with serving() as server:
+        session = aiohttp.ClientSession()
+        kept = await session.get(server.url + "stream")
+        await session.close()
+        await until(lambda: server.in_flight == 0)
+        for active in (1, 0):
+            exported = instrumented.collect()
+            assert exported.value(OPEN, http__connection__state="active") == active
+            assert bool(exported.value("otel_pool.connection.oldest_active.age")) is bool(active)
+            assert exported.find("otel_pool.connection.max") == []
+            kept.close()
+
+
 async def test_a_request_opened_in_one_task_and_closed_in_another_is_released_once(
     instrumented: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:
