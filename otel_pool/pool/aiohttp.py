@@ -113,7 +113,8 @@ class _Installed:
 
 def create_trace_config(meter_provider: MeterProvider | None = None, **kwargs: Any) -> aiohttp.TraceConfig:
     """A plain `aiohttp.TraceConfig` that feeds the same metrics; see `aiohttp_trace_config` for what it cannot see."""
-    return trace_config(_books_of("aiohttp trace config", meter_provider, settings_of(kwargs)))
+    settings = settings_of(kwargs)
+    return trace_config(_books_of("aiohttp trace config", meter_provider, settings), frozenset(settings.excluded_hosts))
 
 
 def _books_of(user: str, provider: MeterProvider | None, settings: PoolSettings) -> Books:

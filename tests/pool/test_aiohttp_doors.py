@@ -8,17 +8,21 @@ import logging
 import subprocess
 import sys
 import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 
 from otel_pool import AiohttpPoolInstrumentor
 from otel_pool.pool.aiohttp import create_trace_config
+from otel_pool.pool.aiohttp_trace_config import _Recorder
 from tests.support.servers import serving, until
 from tests.support.telemetry import Telemetry
 
 QUEUE = "http.client.request.time_in_queue"
 USE = "otel_pool.connection.use_time"
+PENDING = "otel_pool.connection.pending_requests"
 
 
 async def read(session: aiohttp.ClientSession, url: str, **kwargs: object) -> None:
@@ -121,6 +125,111 @@ async def test_a_trace_config_is_blind_to_use_and_limits(telemetry: Telemetry) -
         server.release.set()
         await call
         assert telemetry.collect().find(USE) == []
+
+
+@asynccontextmanager
+async def redirecting(location: str) -> AsyncIterator[str]:
+    """The URL of a server that redirects every request to `location`."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    server.close()
+    await asyncio.sleep(0.01)  # the handler sees its end
+
+
+@pytest.mark.parametrize("location", ["http://[oops/", "http://host:99999999/", "http://host:port/"])
+async def test_a_server_that_redirects_to_no_url_leaves_the_trace_config_on(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture, location: str
+) -> None:
+    config = create_trace_config(meter_provider=telemetry.meter_provider)
+    async with (
+        serving() as server,
+        redirecting(location) as url,
+        aiohttp.ClientSession(trace_configs=[config]) as session,
+    ):
+        with pytest.raises((aiohttp.ClientError, ValueError)):
+            await session.get(url)
+        await read(session, server.url)
+    assert telemetry.collect().one(QUEUE, server__port=server.port).count == 1 == server.requests
+    assert caplog.records == []
+
+
+async def test_a_trace_config_that_fails_leaves_nobody_pending(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the call that it failed for nor those that waited then."""
+    config = create_trace_config(meter_provider=telemetry.meter_provider)
+    connector = aiohttp.TCPConnector(limit=1)
+    async with serving() as server, aiohttp.ClientSession(connector=connector, trace_configs=[config]) as session:
+        calls = [asyncio.create_task(read(session, server.url + "hold")) for _ in range(4)]
+        await until(lambda: telemetry.collect().total(PENDING) == 3)
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("out of order")
+
+        monkeypatch.setattr(_Recorder, "_key", broken)
+        calls.append(asyncio.create_task(read(session, server.url)))
+        server.release.set()
+        await asyncio.wait_for(asyncio.gather(*calls), 5)
+    assert server.requests == 5
+    assert telemetry.collect().value(PENDING) == 0
+    assert [r.getMessage() for r in caplog.records] == [
+        "the aiohttp trace config of otel_pool failed and is off; requests go on without it"
+    ]
+
+
+async def test_a_wait_whose_end_another_trace_hides_leaves_pending_with_its_request(telemetry: Telemetry) -> None:
+    """What another trace raises keeps aiohttp from telling the traces after it."""
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("not ours")
+
+    theirs = aiohttp.TraceConfig()
+    theirs.on_request_exception.append(broken)
+    configs = [theirs, create_trace_config(meter_provider=telemetry.meter_provider)]
+    connector = aiohttp.TCPConnector(limit=1)
+    async with serving() as server, aiohttp.ClientSession(connector=connector, trace_configs=configs) as session:
+        holder = asyncio.create_task(read(session, server.url + "hold"))
+        await until(lambda: server.in_flight == 1)
+        call = read(session, server.url, timeout=aiohttp.ClientTimeout(connect=0.05))
+        (end,) = await asyncio.gather(call, return_exceptions=True)
+        assert str(end) == "not ours"
+        del end, call  # its traceback holds the request
+        await asyncio.sleep(0)  # and the loop the future of both
+        gc.collect()
+        assert telemetry.collect().value(PENDING) == 0
+        server.release.set()
+        await holder
+
+
+async def test_of_two_trace_configs_on_one_session_the_first_counts(telemetry: Telemetry) -> None:
+    configs = [create_trace_config(meter_provider=telemetry.meter_provider) for _ in range(2)]
+    async with serving() as server, aiohttp.ClientSession(trace_configs=configs) as session:
+        await read(session, server.url + "redirect")
+    exported = telemetry.collect()
+    assert exported.one(QUEUE).count == 2 == server.requests
+    assert exported.value("otel_pool.connection.created") == len(server.connections)
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+async def test_a_trace_config_leaves_out_excluded_hosts(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, by_environment: bool
+) -> None:
+    if by_environment:
+        monkeypatch.setenv("OTEL_POOL_EXCLUDED_HOSTS", "LocalHost,elsewhere")
+    options = {} if by_environment else {"excluded_hosts": ["LocalHost"]}
+    config = create_trace_config(meter_provider=telemetry.meter_provider, **options)
+    async with serving() as server, aiohttp.ClientSession(trace_configs=[config]) as session:
+        for host in ("127.0.0.1", "localhost", "LOCALHOST"):
+            await read(session, f"http://{host}:{server.port}/")
+    assert server.requests == 3
+    assert telemetry.collect().one(QUEUE).attributes["server.address"] == "127.0.0.1"
+    assert telemetry.collect().one(QUEUE).count == 1
 
 
 async def test_the_three_doors_together_count_nothing_twice(instrumented: Telemetry) -> None:
