@@ -19,7 +19,7 @@ from otel_pool.admission.recorder import Recorder
 from otel_pool.admission.request import Peek
 from otel_pool.admission.responses import Responses
 from otel_pool.admission.runtime import Runtime, Urls
-from otel_pool.admission.settings import AdmissionSettings, read
+from otel_pool.admission.settings import ENGINES, AdmissionSettings, read
 from otel_pool.admission.sharers import SharedRuntime, Use
 from otel_pool.admission.ticket import Ask, Priority, Reason, State
 from otel_pool.engine.observer import Observer
@@ -56,7 +56,7 @@ class Controller:
         self._by_model = {each.model: each for each in self.lists}
         self._default = self._by_model.get(ANY_MODEL) or (self.lists[0] if len(self.lists) == 1 else None)
         self._runtimes: dict[asyncio.AbstractEventLoop, SharedRuntime] = {}
-        self._fault_told = False
+        self._fault_told = self._yield_told = False
         self.responses = Responses(settings.reject_status, settings.retry_after_seconds, self._rng.uniform)
 
     @classmethod
@@ -132,6 +132,12 @@ class Controller:
         if not self._fault_told:
             self._fault_told = True
             _logger.error("the gate could not be asked; requests go on without it; told once", exc_info=error)
+
+    def gave_way(self) -> None:
+        """An application brings a gate in its own code, and this one leaves its requests to that: logged once."""
+        if not self._yield_told:
+            self._yield_told = True
+            _logger.info("an application brings its own gate: that one holds its requests, not the one of %s", ENGINES)
 
     def runtime(self) -> Runtime:
         """The gates of the running loop, made when they are asked for first."""

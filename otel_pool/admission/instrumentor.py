@@ -3,6 +3,9 @@
 Every Starlette and FastAPI application gets the ASGI middleware around everything of its own, every aiohttp.web
 application the middleware before its own. Without the setting nothing is wrapped and nothing imported.
 
+An application that brings a gate in its own code keeps that one and gets no other: it may know its engines, classes and
+what may run twice.
+
 What the OpenTelemetry instrumentation of those frameworks puts around an application stays around the gate: its server
 span then holds the time that a request waits, and is the parent of the gate's. It also looks for the framework's own
 outermost layer, and instruments nothing where another stands in its place.
@@ -94,7 +97,11 @@ def _around(controller: Any) -> Callable[..., Any]:
         stack = wrapped(*args, **kwargs)
         try:
             from otel_pool.admission.asgi import AdmissionMiddleware  # noqa: PLC0415  # only where it is used
+            from otel_pool.admission.asgi_layers import brings_gate  # noqa: PLC0415  # likewise
 
+            if brings_gate(stack):
+                controller.gave_way()
+                return stack
             return _within(stack, lambda inner: AdmissionMiddleware(inner, controller=controller))
         except Exception:
             _logger.exception("the admission gate could not be put around an ASGI application; it goes on without")
@@ -125,11 +132,12 @@ def _before(controller: Any) -> Callable[..., Any]:
     def make(wrapped: Callable[..., Any], app: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         wrapped(*args, **kwargs)
         try:
-            from otel_pool.admission.web import attach, web_middleware  # noqa: PLC0415  # only where it is used
+            from otel_pool.admission.web import attach  # noqa: PLC0415  # only where it is used
+            from otel_pool.admission.web_yielding import brings_gate, yielding_middleware  # noqa: PLC0415  # likewise
 
             outside = len(list(itertools.takewhile(_stays_outside, app.middlewares)))
-            app.middlewares.insert(outside, web_middleware(controller=controller))
-            attach(app, controller)
+            app.middlewares.insert(outside, yielding_middleware(controller))
+            attach(app, controller, unless=brings_gate)
         except Exception:
             _logger.exception("the admission gate could not be put before an aiohttp application; it goes on without")
 

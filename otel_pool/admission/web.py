@@ -37,6 +37,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 #: Set while a request is led through a gate: an application inside another must not gate it again.
 _gated: ContextVar[bool] = ContextVar("otel_pool_gated", default=False)
 
+#: On a middleware that an application put in place itself.
+BROUGHT = "__otel_pool_gate__"
+
 EngineOf = Callable[[web.Request, Peek], "str | None"]
 PriorityOf = Callable[[web.Request, Peek], "str | None"]
 
@@ -62,18 +65,23 @@ def web_middleware(
     async def admission(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await gate.handle(request, handler)
 
+    setattr(admission, BROUGHT, True)
     return admission
 
 
-def attach(app: web.Application, controller: Controller) -> None:
+def attach(
+    app: web.Application, controller: Controller, unless: Callable[[web.Application], bool] | None = None
+) -> None:
     """Start the gate with the application and stop it with it: who waits at a shutdown is refused at once.
 
-    Of several applications on one loop, the last one to be shut down does so.
+    Of several applications on one loop, the last one to be shut down does so. Nothing is started where `unless` says
+    so of the application at its start.
     """
     uses: list[Use] = []
 
     async def start(app: web.Application) -> None:
-        uses.append(controller.start())
+        if unless is None or not unless(app):
+            uses.append(controller.start())
 
     async def refuse(app: web.Application) -> None:
         for use in uses:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
-import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import aiohttp
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_pool.bench.engine import EngineOptions, running_engine
-from tests.admission.stage import until
+from tests.admission.programs import OPENTELEMETRY, ask, output, running
 from tests.support.spans import receiving
 
 FASTAPI = """
@@ -55,48 +50,10 @@ AIOHTTP = """
 PROGRAMS = pytest.mark.parametrize("program", [FASTAPI, STARLETTE, AIOHTTP], ids=["fastapi", "starlette", "aiohttp"])
 
 
-OPENTELEMETRY = str(Path(sys.executable).with_name("opentelemetry-instrument"))
-
-
-def _environment() -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    return found | dict.fromkeys(("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"), "none")
-
-
-@asynccontextmanager
-async def running(program: str, port: int, **environ: str) -> AsyncIterator[subprocess.Popen[bytes]]:
-    """The program under `opentelemetry-instrument`, answering."""
-    process = subprocess.Popen(
-        [OPENTELEMETRY, sys.executable, "-c", textwrap.dedent(program), str(port)],
-        env=_environment() | environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    try:
-        await until(lambda: _answers(port), seconds=30)
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
-    except OSError:
-        return False
-    return True
-
-
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession() as made:
         yield made
-
-
-def ask(
-    session: aiohttp.ClientSession, port: int, sleep: float = 0.0, headers: Mapping[str, str] | None = None
-) -> aiohttp.client._RequestContextManager:
-    body = {"model": "m", "messages": [], "sleep": sleep}
-    return session.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, headers=headers)
 
 
 @PROGRAMS
@@ -168,7 +125,7 @@ def test_without_the_setting_nothing_is_wrapped_and_nothing_imported() -> None:
         print([hasattr(method, "__wrapped__") for method in methods])
         print(sorted(name for name in sys.modules if name.startswith("otel_pool.admission.")))
     """
-    wrapped, loaded = _output(OPENTELEMETRY, sys.executable, "-c", textwrap.dedent(code)).splitlines()
+    wrapped, loaded = output(OPENTELEMETRY, sys.executable, "-c", textwrap.dedent(code)).splitlines()
     assert wrapped == "[False, False]"
     assert loaded == "['otel_pool.admission.instrumentor', 'otel_pool.admission.settings']"
 
@@ -184,7 +141,7 @@ def test_upstreams_instrumentation_still_finds_the_layers_it_looks_for(framework
             print(type(layer).__name__)
             layer = getattr(layer, "app", None)
     """
-    layers = _output(
+    layers = output(
         OPENTELEMETRY, sys.executable, "-c", textwrap.dedent(code), OTEL_POOL_ADMISSION_ENGINES="m=http://127.0.0.1:9"
     ).splitlines()
     assert layers.index("OpenTelemetryMiddleware") < layers.index("AdmissionMiddleware")
@@ -194,10 +151,4 @@ def test_upstreams_instrumentation_still_finds_the_layers_it_looks_for(framework
 def test_importing_the_package_imports_no_framework() -> None:
     names = "('aiohttp', 'starlette', 'msgspec')"
     code = f"import sys, otel_pool.admission; print([m for m in {names} if m in sys.modules])"
-    assert _output(sys.executable, "-c", code) == "[]"
-
-
-def _output(*command: str, **environ: str) -> str:
-    return subprocess.run(
-        command, env=_environment() | environ, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    assert output(sys.executable, "-c", code) == "[]"
