@@ -184,7 +184,8 @@ DROPPED = Metric(
     "otel_pool.telemetry.dropped_samples",
     "counter",
     "{sample}",
-    "Samples that found their buffer full, since nothing collected for long; counts stay right, histograms lack them.",
+    "Samples that found no room, in the buffer of their destination or in the process, as nothing collected for long. "
+    "`created` and `reused` stay right; histograms, timeouts and discards lack them.",
     DESTINATION,
 )
 

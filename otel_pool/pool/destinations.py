@@ -92,10 +92,10 @@ class Destination:
             self.creates.add(acquisition.connect_seconds)
         # As `Samples.add`, without the call: this is on the way of every request.
         waits = self.waits
-        if len(waits.held) < waits.bound:
+        if len(waits.held) < waits.room:
             waits.held.append(acquisition.waited)
         else:
-            waits.dropped += 1
+            waits.add_beyond(acquisition.waited)
 
     def add_acquired(self, acquisition: Acquired) -> None:
         """`acquisition` got its connection: its wait, and its connecting if it made one, become samples."""
@@ -111,10 +111,10 @@ class Destination:
             return
         self.active.pop(id(acquisition), None)
         uses = self.uses
-        if len(uses.held) < uses.bound:
+        if len(uses.held) < uses.room:
             uses.held.append(used)
         else:
-            uses.dropped += 1
+            uses.add_beyond(used)
 
     def add_failure(self, waited: float, error_type: str, timed_out: bool, connecting: float | None) -> None:
         """An acquisition ended without a connection."""

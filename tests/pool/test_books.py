@@ -15,7 +15,7 @@ from otel_pool.pool.acquisition import TRANSITIONS, Acquisition, State
 from otel_pool.pool.destinations import Destination, Destinations
 from otel_pool.pool.peaks import WINDOW, Peaks
 from otel_pool.pool.records import Key, PoolReading
-from otel_pool.pool.samples import Samples
+from otel_pool.pool.samples import CHUNK, Allowance, Samples
 
 KEY = Key("aiohttp", "engine", 8000, "http")
 
@@ -200,6 +200,28 @@ def test_many_threads_lose_no_sample_while_another_drains() -> None:
     drained.extend(samples.drain())
     assert sorted(drained) == list(range(threads * each))
     assert samples.total == threads * each
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200)), max_size=40))
+def test_buffers_that_share_an_allowance_never_hold_more_and_give_all_of_it_back(steps: list[tuple[int, int]]) -> None:
+    allowance = Allowance(8 * CHUNK)
+    buffers: list[Samples[int]] = [Samples(3 * CHUNK, allowance) for _ in range(4)]
+    given_to, drained = [0] * 4, [0] * 4
+    for index, count in steps:
+        for value in range(count):
+            buffers[index].add(value)
+        given_to[index] += count
+        if count % 7 == 0:
+            drained[index] += len(buffers[index].drain())
+        assert sum(len(buffer.held) for buffer in buffers) <= 8 * CHUNK
+        assert max(len(buffer.held) for buffer in buffers) <= 3 * CHUNK
+    assert [buffer.total for buffer in buffers] == given_to
+    assert [buffer.dropped + len(buffer.held) for buffer in buffers] == [
+        count - taken for count, taken in zip(given_to, drained, strict=True)
+    ]
+    buffers[0].drain()
+    del buffers  # as with a registry that is gone
+    assert repr(allowance) == f"<Allowance for {8 * CHUNK} more samples>"
 
 
 def test_a_pool_that_is_gone_is_forgotten() -> None:

@@ -9,11 +9,15 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
+from otel_pool.pool import samples
 from otel_pool.pool.destinations import Destination
+from otel_pool.pool.samples import CHUNK, Allowance
+from tests.support.resolvers import Loopback
 from tests.support.servers import serving
 from tests.support.telemetry import Exported, Telemetry
 
 QUEUE = "http.client.request.time_in_queue"
+DROPPED = "otel_pool.telemetry.dropped_samples"
 OPEN = "http.client.open_connections"
 
 
@@ -110,3 +114,29 @@ async def test_a_collection_that_fails_reports_nothing_old_and_the_next_one_repo
         server.release.set()
         await held
     assert len(lines(caplog)) == 1
+
+
+async def test_buffers_of_many_destinations_share_one_bound_and_say_what_they_dropped(
+    instrumented: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty hosts while nothing collects, in a process that may hold 3 * 64 samples."""
+    monkeypatch.setattr(samples, "PROCESS", Allowance(3 * CHUNK))
+    connector = aiohttp.TCPConnector(resolver=Loopback())
+    async with serving() as server, aiohttp.ClientSession(connector=connector) as session:
+        for index in range(200):
+            await call(session, f"http://host{index % 50}:{server.port}/")
+        assert server.requests == 200
+        exported = instrumented.collect()
+        names = (QUEUE, "otel_pool.connection.create_time", "otel_pool.connection.use_time")
+        recorded = sum(exported.total(name) for name in names)
+        # Each call has a wait and a use, each connection a time to be made.
+        assert recorded + exported.total(DROPPED) == 2 * 200 + len(server.connections)
+        assert 0 < recorded <= 3 * CHUNK
+        assert acquired(exported) == 200
+        assert exported.total("otel_pool.connection.created") == len(server.connections) == 50
+        # Collected, it has all its room again.
+        for _ in range(20):
+            await call(session, f"http://host7:{server.port}/")
+        again = instrumented.collect()
+        assert again.total(DROPPED) == exported.total(DROPPED)
+        assert again.total(QUEUE) == exported.total(QUEUE) + 20
