@@ -31,11 +31,12 @@ class State(IntEnum):
     DONE = 4
 
 
-#: event -> state it leads to, by the state it may come in. A pool wakes a waiter by `dequeued`, which asks again.
+#: event -> state it leads to, by the state it may come in. A pool wakes a waiter by `dequeued`, which asks again. A
+#: caller's own pool may try again by itself when connecting has failed: it then queues or connects once more.
 TRANSITIONS: dict[str, dict[State, State]] = {
-    "queued": {State.ASKED: State.QUEUED},
+    "queued": {State.ASKED: State.QUEUED, State.CONNECTING: State.QUEUED},
     "dequeued": {State.QUEUED: State.ASKED},
-    "connecting": {State.ASKED: State.CONNECTING},
+    "connecting": {State.ASKED: State.CONNECTING, State.CONNECTING: State.CONNECTING},
     "connected": {State.CONNECTING: State.CONNECTING},
     "acquired": {State.ASKED: State.IN_USE, State.CONNECTING: State.IN_USE},
     "acquired_untracked": {State.ASKED: State.DONE, State.CONNECTING: State.DONE},
@@ -63,7 +64,7 @@ class Acquisition:
         websocket: whether the connection becomes a web socket, which holds it for life.
         state: where it stands.
         waited: seconds in the queue so far, the sum of its finished queued intervals.
-        rounds: how often it was queued; each one above the first is a wake-up that found nothing.
+        rounds: how often it was queued; each one that follows another is a wake-up that found nothing.
         first_queued: when it was first queued, or None.
         connect_seconds: how long the new connection took, or None when it reused one.
     """
@@ -93,12 +94,13 @@ class Acquisition:
 
     def queued(self, now: float) -> None:
         """It waits for a connection, for the first time or again."""
-        self.state = _QUEUED[self.state]
+        before = self.state
+        self.state = _QUEUED[before]
         self._since = now
         self.rounds += 1
         if self.first_queued is None:
             self.first_queued = now
-        elif self.rounds > 1:
+        elif before is State.ASKED:
             self.destination.rounds += 1
         self.destination.enter_pending(self, self.first_queued)
 
@@ -108,7 +110,7 @@ class Acquisition:
         self._leave_queue(now)
 
     def connecting(self, now: float) -> None:
-        """A new connection is being made for it."""
+        """A new connection is being made for it, or made once more."""
         self.state = _CONNECTING[self.state]
         self._since = now
 

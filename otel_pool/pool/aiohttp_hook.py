@@ -15,9 +15,11 @@ from time import monotonic
 from typing import Any
 
 from aiohttp import BaseConnector, ClientRequest, hdrs
+from aiohttp.tracing import Trace
 
 from otel_pool.pool.acquisition import Acquisition, State
 from otel_pool.pool.aiohttp_connector import ATTRIBUTE, ConnectorPool
+from otel_pool.pool.aiohttp_trace_config import TraceContext
 from otel_pool.pool.process import Books, pool_in_use
 from otel_pool.pool.spans import AcquisitionSpans
 from otel_pool.telemetry import Span, enabled
@@ -205,11 +207,14 @@ async def _no_signal(*_args: Any, **_kwargs: Any) -> None:
 def _claim(traces: list[Any]) -> bool:
     """Whether another door of ours counts this call already; a trace config of ours is told that this one does."""
     for trace in traces:
-        if isinstance(trace, TracedAcquisition):
+        # By the types: the attributes of a caller's own objects raise what they like.
+        kind = type(trace)
+        if kind is TracedAcquisition:
             return True
-        context: Any = getattr(trace, "_trace_config_ctx", None)
-        if hasattr(context, "otel_pool_claimed"):
-            context.otel_pool_claimed = True
+        if kind is Trace:
+            context: Any = getattr(trace, "_trace_config_ctx", None)
+            if type(context) is TraceContext:
+                context.otel_pool_claimed = True
     return False
 
 

@@ -214,6 +214,24 @@ async def test_uvloop_serves_as_well(instrumented: Telemetry) -> None:
     assert exported.one(QUEUE).sum >= 0.98 * 2 * (0.05 + 0.1 + 0.15)
 
 
+class AttrDict(dict[str, object]):
+    """The usual one, which raises KeyError where AttributeError belongs."""
+
+    __getattr__ = dict.__getitem__
+
+
+async def test_the_context_of_anothers_trace_may_be_any_object(
+    instrumented: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = aiohttp.TraceConfig(trace_config_ctx_factory=lambda trace_request_ctx=None: AttrDict(ctx=1))
+    async with serving() as server:
+        for configs in ([theirs], []):
+            async with aiohttp.ClientSession(trace_configs=configs) as session:
+                await read(session, server.url)
+    assert instrumented.collect().one(QUEUE).count == 2 == server.requests
+    assert caplog.records == []
+
+
 async def test_the_first_pool_in_use_is_announced_once(instrumented: Telemetry) -> None:
     met: list[object] = []
     process.on_first_use(met.append)

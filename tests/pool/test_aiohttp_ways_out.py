@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 
+from otel_pool import AiohttpPoolInstrumentor
 from tests.support.servers import serving, silent, until
 from tests.support.telemetry import Telemetry
 
@@ -285,3 +289,96 @@ async def test_the_limit_per_host_is_reported_for_each_destination(instrumented:
         await get(session, server.url)
         exported = instrumented.collect()
         assert exported.find("otel_pool.connection.max") == []
+
+
+class Retrying(aiohttp.TCPConnector):
+    """Tries a second time by itself, when the test says so."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        self.refused, self.again = asyncio.Event(), asyncio.Event()
+
+    async def connect(self, req: object, traces: object, timeout: object) -> aiohttp.connector.Connection:
+        try:
+            return await super().connect(req, traces, timeout)
+        except aiohttp.ClientConnectorError:
+            self.refused.set()
+            await self.again.wait()
+            return await super().connect(req, traces, timeout)
+
+
+@asynccontextmanager
+async def late() -> AsyncIterator[tuple[str, Callable[[], Awaitable[None]], list[int]]]:
+    """The URL of a server that refuses until it is started, what starts it, and its accepted connections."""
+    accepted: list[int] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer.get_extra_info("peername")[1])
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+        writer.close()
+
+    async def start() -> None:
+        servers.append(await asyncio.start_server(answer, "127.0.0.1", port))
+
+    servers: list[asyncio.Server] = []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    yield f"http://127.0.0.1:{port}/", start, accepted
+    for server in servers:
+        server.close()
+    await asyncio.sleep(0.01)  # the handlers see their end
+
+
+@pytest.fixture
+def alone(telemetry: Telemetry) -> Callable[[aiohttp.ClientSession], None]:
+    """Measures one session alone, so that its own connector's tries are one acquisition."""
+    return lambda session: AiohttpPoolInstrumentor().instrument_connector(
+        session, meter_provider=telemetry.meter_provider
+    )
+
+
+async def test_a_connector_that_connects_again_by_itself_is_one_acquisition(
+    telemetry: Telemetry, alone: Callable[[aiohttp.ClientSession], None]
+) -> None:
+    async with late() as (url, start, accepted), aiohttp.ClientSession(connector=Retrying()) as session:
+        alone(session)
+        call = asyncio.create_task(get(session, url))
+        await session.connector.refused.wait()
+        await asyncio.sleep(0.3)
+        await start()
+        session.connector.again.set()
+        await call
+        await get(session, url)
+    exported = telemetry.collect()
+    assert (exported.one(QUEUE).count, exported.one(QUEUE).sum) == (2, 0)
+    assert exported.value("otel_pool.connection.created") == len(accepted) == 2
+    # The time of the connections that were made, without the one refused and the pause after it.
+    assert exported.one("otel_pool.connection.create_time").sum < 0.3
+    assert exported.one(USE).count == 2
+
+
+async def test_a_connector_that_queues_again_after_it_was_refused_waits_without_having_been_overtaken(
+    telemetry: Telemetry, alone: Callable[[aiohttp.ClientSession], None]
+) -> None:
+    async with late() as (url, start, accepted), serving() as server:
+        async with aiohttp.ClientSession(connector=Retrying(limit=1)) as session:
+            alone(session)
+            call = asyncio.create_task(get(session, url))
+            await session.connector.refused.wait()
+            holder = asyncio.create_task(get(session, server.url + "hold"))
+            await until(lambda: server.in_flight == 1)
+            await start()
+            session.connector.again.set()
+            await until(lambda: telemetry.collect().total(PENDING) == 1)
+            await asyncio.sleep(0.2)
+            server.release.set()
+            await asyncio.gather(call, holder)
+        exported = telemetry.collect()
+    port = int(url.rsplit(":", 1)[1].strip("/"))
+    assert exported.one(QUEUE, server__port=port).count == 1 == len(accepted)
+    assert 0.2 <= exported.one(QUEUE, server__port=port).sum < 1
+    assert exported.value("otel_pool.connection.queue_rounds", server__port=port) == 0
+    assert exported.value("otel_pool.connection.created", server__port=port) == 1
+    assert exported.total(PENDING) == 0
