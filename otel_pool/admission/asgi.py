@@ -135,6 +135,7 @@ class AdmissionMiddleware:
     async def _pass(self, scope: Scope, client: Client, look: Peek, passage: Passage) -> None:
         settings = self.controller.settings
         client.keep_body = settings.repark
+        before = _Before(scope) if settings.repark else None
         while await self._settled(scope, client, look, passage):
             self._span(scope, passage)
             reason = passage.refused_for
@@ -143,9 +144,10 @@ class AdmissionMiddleware:
                 return
             answer = Answer(client, passage, hold_503=settings.repark)
             await self._run(scope, client, answer)
-            if not answer.engine_refused:
+            if before is None or not answer.engine_refused:
                 return
             client.rewind()
+            before.restore()
             passage.engine_refused()
         self._span(scope, passage)
 
@@ -177,6 +179,34 @@ class AdmissionMiddleware:
 
     def _too_large(self) -> str:
         return f"The limit is {self.controller.settings.max_body_bytes} bytes: see {MAX_BODY_BYTES}."
+
+
+class _Before:
+    """A scope as it was before the application ran, for the round that follows a 503.
+
+    A router that leads to a mounted application changes the paths in place, and so do middlewares with what they keep
+    there. The scope itself is given back, not a copy: layers outside the gate read in it what the last round left.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._values = dict(scope)
+        self._headers = list(scope["headers"])
+        self._state = dict(scope.get("state") or ())
+
+    def __repr__(self) -> str:
+        return f"<_Before: {self._values.get('path')}>"
+
+    def restore(self) -> None:
+        """Undo what the round did to it."""
+        self._scope.clear()
+        self._scope.update(self._values)
+        self._scope["headers"] = list(self._headers)
+        state = self._scope.get("state")
+        if state is not None:
+            # The same object, as layers outside the gate keep it.
+            state.clear()
+            state.update(self._state)
 
 
 def _text_headers(scope: Scope) -> dict[str, str]:

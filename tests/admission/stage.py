@@ -119,8 +119,15 @@ async def _serve_asgi(made: Gateway, engine_url: str) -> AsyncIterator[str]:
         Route("/v1/models", models, methods=["GET", "POST"]), Route("/{path:path}", forward, methods=["POST"]),
     ])  # fmt: skip
     guarded = AdmissionMiddleware(app, controller=made.controller, engine_of=made.engine_of)
+    async with serving(guarded) as url:
+        yield url
+
+
+@asynccontextmanager
+async def serving(app: Any) -> AsyncIterator[str]:
+    """The URL of an ASGI application under uvicorn."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = uvicorn.Config(guarded, lifespan="on", log_level="error", timeout_graceful_shutdown=2)
+        config = uvicorn.Config(app, lifespan="on", log_level="error", timeout_graceful_shutdown=2)
         server = uvicorn.Server(config)
         task = asyncio.create_task(server.serve(sockets=[listening]))
         while not server.started:
