@@ -50,13 +50,14 @@ class Controller:
         self.settings = settings
         self.lists, _ = parse_engines(settings.engines)
         self.recorder = Recorder()
-        self._rng = rng or random.Random()  # noqa: S311 - spreads load, keeps no secret
+        # The system's, which has no state: workers that are forked after this must not draw the same numbers.
+        self._rng = rng or random.SystemRandom()
         self._clock = clock
         self._classes = classes or bool(settings.priority_header)
         self._by_model = {each.model: each for each in self.lists}
         self._default = self._by_model.get(ANY_MODEL) or (self.lists[0] if len(self.lists) == 1 else None)
         self._runtimes: dict[asyncio.AbstractEventLoop, SharedRuntime] = {}
-        self._fault_told = self._yield_told = False
+        self._fault_told = self._yield_told = self._bound_told = False
         self.responses = Responses(settings.reject_status, settings.retry_after_seconds, self._rng.uniform)
 
     @classmethod
@@ -103,6 +104,7 @@ class Controller:
         """The gate before `urls` on the running loop; None past the bound on engines that settings do not name."""
         runtime = self.runtime()
         if urls not in runtime.gates and len(runtime.gates) >= len(self.lists) + MAX_NAMED_ENGINES:
+            self._past_bound(urls)
             return None
         return runtime.gate(urls)
 
@@ -176,6 +178,15 @@ class Controller:
         found = self._runtimes.pop(asyncio.get_running_loop(), None)
         if found is not None:
             await found.runtime.stop()
+
+    def _past_bound(self, urls: Urls) -> None:
+        if not self._bound_told:
+            self._bound_told = True
+            _logger.warning(
+                "requests to %s go without a gate, as to every further engine: %d that no setting names have one "
+                "already; give each engine an entry of its own in %s; told once",
+                ",".join(urls), MAX_NAMED_ENGINES, ENGINES,
+            )  # fmt: skip
 
     def _shared(self, *, begun: bool) -> SharedRuntime:
         loop = asyncio.get_running_loop()

@@ -34,15 +34,22 @@ def test_a_model_that_no_entry_names_is_not_gated() -> None:
     assert make(f"m={A}").engines_of(Peek(model=None)) == (A,)
 
 
-async def test_engines_that_an_application_names_have_gates_of_their_own_up_to_a_bound() -> None:
+async def test_engines_that_an_application_names_have_gates_of_their_own_up_to_a_bound(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     controller = make(f"m={A},{B}")
     both, alone = controller.driver((A, B)), controller.driver((A,))
     assert both is not None
     assert alone is not None
     assert (both.label, alone.label) == ("m", "127.0.0.1:9")
-    for number in range(MAX_NAMED_ENGINES):
+    for number in range(MAX_NAMED_ENGINES - 1):
         controller.driver((f"http://127.0.0.2:{number + 1}",))
-    assert controller.driver(("http://127.0.0.3:1",)) is None
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+    for number in (1, 2):
+        assert controller.driver((f"http://127.0.0.3:{number}",)) is None
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "http://127.0.0.3:1 " in told
+    assert "OTEL_POOL_ADMISSION_ENGINES" in told
     assert controller.driver((A,)) is alone
     await controller.stop()
 

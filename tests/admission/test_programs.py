@@ -148,6 +148,36 @@ def test_upstreams_instrumentation_still_finds_the_layers_it_looks_for(framework
     assert layers.count("AdmissionMiddleware") == 1
 
 
+def test_workers_that_are_forked_with_one_controller_draw_numbers_of_their_own() -> None:
+    """Else all would take the same fraction of a seat, and send their clients back at the same moments."""
+    code = """
+        import asyncio, os, sys
+        from otel_pool.admission import Controller
+        from otel_pool.admission.ticket import Reason
+        url = "http://127.0.0.1:9"
+        controller = Controller.from_environment({"engines": "m=" + url, "workers": 1})
+        async def draw():
+            share = controller.driver((url,)).gate.room.share
+            taken = ""
+            for _ in range(64):
+                share.drawn(4)
+                taken += str(int(share.allowance(72, 70, 0, 1)))
+            print("coin", taken)
+            print("retry", controller.responses.retry_after(Reason.TIMEOUT))
+            await controller.stop()
+        for _ in range(4):
+            if os.fork() == 0:
+                asyncio.run(draw())
+                sys.stdout.flush()
+                os._exit(0)
+            os.wait()
+    """
+    lines = output(sys.executable, "-c", textwrap.dedent(code)).splitlines()
+    for kind in ("coin", "retry"):
+        assert len({line for line in lines if line.startswith(kind)}) == 4, lines
+    assert "1" in lines[0]
+
+
 def test_importing_the_package_imports_no_framework() -> None:
     names = "('aiohttp', 'starlette', 'msgspec')"
     code = f"import sys, otel_pool.admission; print([m for m in {names} if m in sys.modules])"
