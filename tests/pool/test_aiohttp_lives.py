@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import ssl
+import tracemalloc
 from pathlib import Path
 
 import aiohttp
@@ -14,6 +15,8 @@ import pytest
 import trustme
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
+import otel_pool
+from otel_pool import AiohttpPoolInstrumentor
 from otel_pool.pool.destinations import Destinations
 from otel_pool.pool.records import Key
 from tests.support.proxies import connect_proxy
@@ -233,8 +236,6 @@ async def test_connectors_that_were_closed_or_dropped_are_gone_from_the_gauges(i
 
 async def test_hosts_past_the_bound_share_one_destination(telemetry: Telemetry) -> None:
     """Case pool 26, on sockets with a bound of 5."""
-    from otel_pool import AiohttpPoolInstrumentor
-
     AiohttpPoolInstrumentor().instrument(meter_provider=telemetry.meter_provider, max_destinations=5)
     try:
         connector = aiohttp.TCPConnector(resolver=Loopback(), force_close=True)
@@ -259,7 +260,7 @@ def test_ten_thousand_hosts_are_two_hundred_destinations_and_other() -> None:
 
 
 async def test_a_thousand_sessions_leave_no_pool_and_no_new_instrument(instrumented: Telemetry) -> None:
-    """Case pool 9."""
+    """Case pool 9: the instruments."""
     async with serving() as server:
         before: set[str] = set()
         for index in range(1_000):
@@ -274,6 +275,46 @@ async def test_a_thousand_sessions_leave_no_pool_and_no_new_instrument(instrumen
     assert exported.names == before
     assert len(exported.find(QUEUE)) == 1
     assert exported.one(QUEUE).count == 50
+
+
+def _ours() -> int:
+    """Bytes that lines of this package allocated and that are still in use."""
+    gc.collect()
+    taken = tracemalloc.take_snapshot().filter_traces(
+        [tracemalloc.Filter(True, str(Path(otel_pool.__file__).parent / "*"))]
+    )
+    return sum(trace.size for trace in taken.traces)
+
+
+def _alive() -> int:
+    """Connectors of aiohttp that somebody still holds."""
+    return sum(isinstance(thing, aiohttp.BaseConnector) for thing in gc.get_objects())
+
+
+@pytest.mark.parametrize("options", [{}, {"fair_queue": True}])
+async def test_a_thousand_sessions_leave_no_memory_in_use(telemetry: Telemetry, options: dict[str, bool]) -> None:
+    """Case pool 9: the memory. Resident memory over 10,000 sessions is measured by benchmarks/memory.py."""
+    AiohttpPoolInstrumentor().instrument(meter_provider=telemetry.meter_provider, **options)
+    gc.collect()
+    before = _alive()
+    tracemalloc.start()
+    try:
+        async with serving() as server:
+            sizes = []
+            for _ in range(3):
+                for _ in range(333):
+                    async with aiohttp.ClientSession() as session, session.get(server.url) as response:
+                        await response.read()
+                del session, response
+                telemetry.collect()
+                sizes.append(_ours())
+            assert _alive() == before
+        assert server.requests == 999
+    finally:
+        tracemalloc.stop()
+        AiohttpPoolInstrumentor().uninstrument()
+    # One record of a connector kept for each session would be 300 kB more each time.
+    assert max(sizes[1:]) - sizes[0] < 10_000, sizes
 
 
 async def test_sessions_that_share_a_list_of_trace_configs_leave_it_as_it_is(instrumented: Telemetry) -> None:
@@ -296,8 +337,6 @@ async def test_sessions_that_share_a_list_of_trace_configs_leave_it_as_it_is(ins
 
 
 async def test_an_excluded_host_is_not_measured(telemetry: Telemetry) -> None:
-    from otel_pool import AiohttpPoolInstrumentor
-
     AiohttpPoolInstrumentor().instrument(meter_provider=telemetry.meter_provider, excluded_hosts=["localhost"])
     try:
         async with serving() as server, aiohttp.ClientSession() as session:
