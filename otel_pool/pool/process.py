@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from otel_pool.pool.destinations import Destinations
 from otel_pool.pool.metrics import PoolMetrics
-from otel_pool.pool.records import Pool, PoolReading, Snapshot
+from otel_pool.pool.records import Pool, PoolReading, Snapshot, joined
 from otel_pool.pool.settings import PoolSettings
 from otel_pool.telemetry import MeterProvider, meter, standing
 
@@ -79,7 +79,7 @@ def open_books(user: str, provider: MeterProvider | None, bound: int, version: s
 
 def snapshots(now: float) -> list[Snapshot]:
     """Every destination of the process, peaks left as they are. `now` is `time.monotonic()`."""
-    return [snapshot for books in _in_use() for snapshot in books.destinations.snapshots(now)]
+    return joined(snapshot for books in _in_use() for snapshot in books.destinations.snapshots(now))
 
 
 def readings() -> list[PoolReading]:
