@@ -25,6 +25,7 @@ from otel_pool.pool.spans import AcquisitionSpans
 from otel_pool.telemetry import Span, enabled
 
 _logger = logging.getLogger(__name__)
+_DONE = State.DONE
 
 Connect = Callable[..., Awaitable[Any]]
 
@@ -192,7 +193,14 @@ class TracedAcquisition(Acquisition):
             self.hook.fail(error)
 
     def __del__(self) -> None:
-        if getattr(self, "state", None) is not State.IN_USE:
+        state = getattr(self, "state", _DONE)
+        if state is _DONE:
+            return
+        if state is State.QUEUED:
+            # The hook failed before it heard of the end; the books may go on for others.
+            self.pool.waiting.discard(id(self))
+            self.destination.leave_pending(self)
+        if state is not State.IN_USE:
             return
         if self.span is not None:
             self.hook.spans.orphan(self.span)

@@ -154,6 +154,31 @@ async def test_a_failed_hook_reports_nothing_more(fresh: Telemetry, monkeypatch:
     assert fresh.collect().find("otel_pool.connection.pending_requests") == []
 
 
+async def test_a_failed_hook_leaves_nobody_pending_in_books_that_go_on_for_others(
+    fresh: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise InjectedError
+
+    monkeypatch.setattr(aiohttp_hook._logger, "disabled", True)  # a log record that is kept keeps the call
+    async with serving() as server, aiohttp.ClientSession() as other:
+        AiohttpPoolInstrumentor().instrument_connector(other, meter_provider=fresh.meter_provider)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
+            calls = [asyncio.create_task(session.get(server.url + "hold")) for _ in range(3)]
+            await until(lambda: fresh.collect().total("otel_pool.connection.pending_requests") == 2)
+            monkeypatch.setattr(acquisition.Acquisition, "dequeued", broken)
+            server.release.set()
+            for call in calls:
+                await (await call).read()
+        del calls, call
+        gc.collect()
+        await (await other.get(server.url)).read()
+        exported = fresh.collect()
+    assert server.requests == 4
+    assert exported.total("otel_pool.connection.pending_requests") == 0
+    assert exported.total("otel_pool.connection.created") > 0  # others are measured still
+
+
 @pytest.mark.parametrize("traces", [None, (), "traces"])
 async def test_what_is_not_understood_passes_untouched(fresh: Telemetry, traces: object) -> None:
     seen: list[object] = []
