@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -98,8 +99,10 @@ class Exchange:
         """Send the last frame on the stream that already has its 200."""
         if self.committed is None:
             raise RuntimeError("the stream was never begun")
-        await self.committed.write(frame)
-        await self.committed.write_eof()
+        # Who has left is owed no last frame, and the server logs that as little as for any other answer.
+        with suppress(ConnectionError):
+            await self.committed.write(frame)
+            await self.committed.write_eof()
         return self.committed
 
     async def adopt(self, response: web.StreamResponse) -> web.StreamResponse:
@@ -110,11 +113,18 @@ class Exchange:
             if not response.prepared:
                 await response.prepare(self.request)
             await response.write_eof()
-        except Exception:
+        except Exception as error:
+            if isinstance(error, ConnectionError) and self._has_left():
+                # The server ends it, as quietly as any other answer whose client has left.
+                return self.committed
             await self.end_with(error_frame_of(500, b""))
             raise
         await self.committed.write_eof()
         return self.committed
+
+    def _has_left(self) -> bool:
+        transport = self.request.transport
+        return transport is None or transport.is_closing()
 
     def is_sent_later(self, response: web.StreamResponse) -> bool:
         """Whether the server has yet to fetch what it sends: from an iterable, a stream or a file."""

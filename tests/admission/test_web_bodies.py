@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -188,6 +189,32 @@ async def test_a_client_that_leaves_such_a_body_gives_its_seat_back(engine: Engi
             response.close()
         await gate.leases(0)
         await asyncio.wait_for(ended.wait(), 5)
+
+
+@pytest.mark.parametrize("form", ["iterable", "stream"])
+async def test_clients_that_leave_at_any_moment_leave_no_seat_taken_and_no_error_in_the_log(
+    form: str, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case 29: while they wait, with the 200 of a heartbeat and without, and in the middle of their answer."""
+    moments = random.Random(5)
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as upstream:
+        settings = {"max_inflight": 4, "max_queue_depth": 200, "heartbeat_seconds": 0.1}
+        async with answering(passing_on(upstream, engine.url, form), engine.url, **settings) as gate:
+
+            async def one(stream: bool) -> bool:
+                try:
+                    await asyncio.wait_for(gate.status(stream=stream), moments.uniform(0.0, 2.0))
+                except asyncio.TimeoutError:
+                    return False
+                return True
+
+            stayed = await asyncio.gather(*(one(stream) for stream in [True, False] * 60))
+            assert 0 < sum(stayed) < 120
+            await gate.leases(0)
+            await gate.parked(0)
+            assert await gate.status() == 200
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_a_handler_that_forgets_its_answer_runs_once(engine: Engine) -> None:
