@@ -37,13 +37,16 @@ class Patch:
         self._installed: _Ours | None = None
         self._on = False
         self._inherited = False
+        # How often it was put on: where somebody has since hidden a wrapper of ours, only the newest acts.
+        self._turn = 0
 
     def install(self, wrapper: Wrapper | None = None) -> None:
         """Put the wrapper on, or `wrapper` in its place; when it is still on as a pass-through, let it act again."""
         self._wrapper = wrapper or self._wrapper
         self._on = True
         if self._installed is None or not _in_chain(self._installed, _raw(self._owner, self._name)):
-            self._installed = _Ours(_raw(self._owner, self._name), self._call)
+            self._turn += 1
+            self._installed = _Ours(_raw(self._owner, self._name), self._call_of(self._turn))
             self._inherited = self._name not in vars(self._owner)
             setattr(self._owner, self._name, self._installed)
 
@@ -58,12 +61,13 @@ class Patch:
             setattr(self._owner, self._name, self._installed.__wrapped__)
         self._installed = None
 
-    def _call(
-        self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
-        if not self._on:
-            return wrapped(*args, **kwargs)
-        return self._wrapper(wrapped, instance, args, kwargs)
+    def _call_of(self, turn: int) -> Wrapper:
+        def call(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+            if not self._on or turn != self._turn:
+                return wrapped(*args, **kwargs)
+            return self._wrapper(wrapped, instance, args, kwargs)
+
+        return call
 
     def __repr__(self) -> str:
         return f"<Patch {self._name} {'on' if self._on else 'off'}>"

@@ -64,9 +64,9 @@ class Urllib3PoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untype
     def _uninstrument(self, **kwargs: Any) -> None:
         for patch in self._patches.values():
             patch.remove()
-        if self._hook is not None:
-            self._hook.stop()
-            self._hook = None
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            hook.stop()
 
 
 def _hook(kwargs: dict[str, Any]) -> Urllib3Hook:

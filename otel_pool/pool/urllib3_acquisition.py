@@ -73,9 +73,16 @@ class PooledAcquisition(Acquisition):
         if self.state is State.ASKED:
             self.acquired(self._out_at)
         self.released(now)
-        if self._span is not None:
-            self._span.end()
-            self._span = None
+        self._end_span()
+
+    def ends(self, now: float) -> None:
+        """The hook stops, and nothing will tell how it goes on; from any thread."""
+        self.is_out = False
+        self.pool.take_back(self)
+        self.destination.leave_pending(self)
+        if self.state is State.IN_USE:
+            self.released(now)
+        self._end_span()
 
     def comes_back_broken(self, now: float, error_type: str) -> bool:
         """Its call failed and None was put back. Returns whether a connection that stood was lost."""
@@ -89,6 +96,11 @@ class PooledAcquisition(Acquisition):
         self.acquired(now)
         if self.rounds or self._spans.all:
             self._span = self._spans.acquired(self, now)
+
+    def _end_span(self) -> None:
+        span, self._span = self._span, None
+        if span is not None:
+            span.end()
 
     def __del__(self) -> None:
         if not getattr(self, "is_out", False):

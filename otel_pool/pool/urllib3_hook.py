@@ -34,7 +34,7 @@ from otel_pool.pool.process import Books, pool_in_use
 from otel_pool.pool.spans import AcquisitionSpans
 from otel_pool.pool.urllib3_acquisition import PooledAcquisition
 from otel_pool.pool.urllib3_advice import Advice
-from otel_pool.pool.urllib3_pools import ATTRIBUTE, LIBRARY, HostPool
+from otel_pool.pool.urllib3_pools import ATTRIBUTE, LIBRARY, HostPool, close_books, is_full, may_wait
 from otel_pool.pool.urllib3_reasons import broke_in_its_body, timed_out
 from otel_pool.telemetry import enabled
 
@@ -74,7 +74,8 @@ class Urllib3Hook:
             self._guard(_given_up, acquisition, error)
             raise
         try:
-            self._got(acquisition, pool, connection)
+            if not self.off:
+                self._got(acquisition, pool, connection)
         except Exception as error:
             self._fail(error)
         return connection
@@ -109,20 +110,23 @@ class Urllib3Hook:
 
     def new_pool(self, wrapped: Wrapped, manager: Any, args: Args, kwargs: Kwargs) -> Any:
         """In place of `PoolManager._new_pool`, which the manager calls with its lock held, to add the pool at once."""
-        evicts = not self.off and self._guard(_is_full, manager)
+        evicts = not self.off and self._guard(is_full, manager)
         pool = wrapped(*args, **kwargs)
         if evicts:
             self._guard(self.books.destinations.add_eviction, LIBRARY)
         return pool
 
     def stop(self) -> None:
-        """Measure no more. What is out ends as of now, since nobody will see it come back."""
+        """Measure no more. What is out or waits ends as of now, since nobody will see it come back."""
         self.off = True
-        for pool in self.books.destinations.pools():
-            if isinstance(pool, HostPool):
-                pool.end_all(monotonic())
-        self.spans.end_orphans()
-        self.books.release(LIBRARY)
+        try:
+            for pool in self.books.destinations.pools():
+                if isinstance(pool, HostPool):
+                    pool.end_all(monotonic())
+            self.spans.end_orphans()
+        finally:
+            close_books(self.books.destinations)
+            self.books.release(LIBRARY)
 
     def _begin(self, pool: Any, args: Args, kwargs: Kwargs) -> PooledAcquisition | None:
         if self.spans.orphans:
@@ -136,12 +140,12 @@ class Urllib3Hook:
             return None
         acquisition = PooledAcquisition(record, record.destination, self.spans)
         if pool.block:
-            acquisition.may_wait = _may_wait(args, kwargs)
+            acquisition.may_wait = may_wait(args, kwargs)
         return acquisition
 
     def _new_record(self, pool: Any, outdated: HostPool | None) -> HostPool:
         attributes = pool.__dict__
-        if outdated is not None:
+        if outdated is not None and attributes.get(ATTRIBUTE) is outdated:
             attributes.pop(ATTRIBUTE, None)
         made = HostPool(pool, self.books.destinations, self._excluded)
         record: HostPool = attributes.setdefault(ATTRIBUTE, made)
@@ -154,20 +158,32 @@ class Urllib3Hook:
             return wrapped(timeout=0)
         except EmptyPoolError:
             pass
-        self._guard(lambda: acquisition.queued(monotonic()))
+        self._guard(self._queued, acquisition)
         connection = wrapped(*args, **kwargs)
         self._guard(lambda: acquisition.dequeued(monotonic()))
         return connection
+
+    def _queued(self, acquisition: PooledAcquisition) -> None:
+        acquisition.queued(monotonic())
+        self._end_if_off(acquisition)
 
     def _got(self, acquisition: PooledAcquisition, pool: Any, connection: Any) -> None:
         before: PooledAcquisition | None = connection.__dict__.pop(ATTRIBUTE, None)
         if before is not None and before.kept and connection.sock is None:
             acquisition.destination.add_discard("stale")
         acquisition.goes_out(connection, monotonic(), holds_place=pool.block)
+        if self.off:
+            self._end_if_off(acquisition)
 
     def _connected(self, acquisition: PooledAcquisition) -> None:
         acquisition.stands(monotonic())
         self._advice.connected(acquisition.pool)
+        self._end_if_off(acquisition)
+
+    def _end_if_off(self, acquisition: PooledAcquisition) -> None:
+        # Entered while another thread stopped the hook, and perhaps after that had ended all.
+        if self.off:
+            acquisition.ends(monotonic())
 
     def _coming_back(self, pool: Any, connection: Any) -> PooledAcquisition | None:
         if connection is None:
@@ -194,6 +210,8 @@ class Urllib3Hook:
 
     def _guard(self, step: Callable[..., Any], *args: Any) -> Any:
         # A step that not every call makes; the others are guarded where they stand, which costs them nothing.
+        if self.off:
+            return None
         try:
             return step(*args)
         except Exception as error:
@@ -202,17 +220,16 @@ class Urllib3Hook:
 
     def _fail(self, error: Exception) -> None:
         """The hook is wrong about something: no more of it in this process, and one line that says so."""
-        if not self.off:
-            self.off = True
-            self.books.release(LIBRARY)
-            _logger.error(
-                "the urllib3 pool hook failed and is off in this process; requests go on without it", exc_info=error
-            )
-
-
-def _may_wait(args: Args, kwargs: Kwargs) -> bool:
-    timeout = args[0] if args else kwargs.get("timeout")
-    return timeout is None or (isinstance(timeout, (int, float)) and timeout > 0)
+        if self.off:
+            return
+        self.off = True
+        _logger.error(
+            "the urllib3 pool hook failed and is off in this process; requests go on without it", exc_info=error
+        )
+        try:
+            self.stop()
+        except Exception:
+            _logger.debug("what was out has left the books, but could not be ended one by one", exc_info=True)
 
 
 def _connecting(connection: Any) -> PooledAcquisition | None:
@@ -237,8 +254,3 @@ def _broken(pool: HostPool | None) -> None:
     error_type = "_OTHER" if error is None else type(error).__qualname__
     if acquisition.comes_back_broken(monotonic(), error_type):
         acquisition.destination.add_discard("error")
-
-
-def _is_full(manager: Any) -> bool:
-    pools = manager.pools
-    return bool(len(pools) >= pools._maxsize)

@@ -8,7 +8,7 @@ destination's books. `num_connections` of urllib3 is not read: it counts objects
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -59,7 +59,7 @@ class HostPool:
         self.advised = False
 
     def forget(self) -> None:
-        """The registry begins anew, as in a forked child: the pool needs a new record for its next call."""
+        """The registry or the hook begins anew, as in a forked child: the pool needs a new record for its next call."""
         self.outdated = True
         self.out.clear()
         self.held.clear()
@@ -114,12 +114,10 @@ class HostPool:
         return _size(queue)
 
     def end_all(self, now: float) -> None:
-        """End what is out as of `now`: nothing will tell when it comes back."""
+        """End what is out as of `now`: nothing will tell when it comes back. The pool needs a new record after it."""
         for acquisition, _ in self._all_out():
-            with suppress(KeyError):
-                acquisition.released(now)
-        self.out.clear()
-        self.held.clear()
+            acquisition.ends(now)
+        self.forget()
 
     def _all_out(self) -> list[tuple[PooledAcquisition, Any]]:
         # With its connection each, or None for one whose connection is gone while it holds a place.
@@ -133,6 +131,26 @@ class HostPool:
 
     def __repr__(self) -> str:
         return f"<HostPool {len(self.out)} out, {self.most_out} at most>"
+
+
+def may_wait(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether `_get_conn` of a pool that makes callers wait does so, by its arguments."""
+    timeout = args[0] if args else kwargs.get("timeout")
+    return timeout is None or (isinstance(timeout, (int, float)) and timeout > 0)
+
+
+def is_full(manager: Any) -> bool:
+    """Whether a `PoolManager` evicts a pool for the next one."""
+    pools = manager.pools
+    return bool(len(pools) >= pools._maxsize)
+
+
+def close_books(destinations: Destinations) -> None:
+    """Nothing of this library waits or is in use any more, as far as anybody will be told."""
+    for destination in destinations:
+        if destination.key.library == LIBRARY:
+            destination.pending.clear()
+            destination.active.clear()
 
 
 def _size(queue: Any) -> int:

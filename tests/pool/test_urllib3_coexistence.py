@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
@@ -22,10 +24,12 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from otel_pool import Urllib3PoolInstrumentor
 from otel_pool.diagnosis.sources.receiver import OtlpReceiver
-from tests.pool.urllib3_support import served, until
+from tests.pool.urllib3_support import release, served, until
 from tests.support.telemetry import Telemetry
 
 QUEUE = "http.client.request.time_in_queue"
+PENDING = "otel_pool.connection.pending_requests"
+ACTIVE = "http.client.open_connections"
 WRAPPED = [
     (urllib3.HTTPConnectionPool, "_get_conn"),
     (urllib3.HTTPConnectionPool, "_put_conn"),
@@ -112,6 +116,76 @@ def test_the_hook_removed_under_a_call_leaves_nothing_active(
         exported = telemetry.collect()
         assert exported.value("http.client.open_connections", http__connection__state="active") == 0
         assert exported.one("otel_pool.connection.use_time").count == 2
+
+
+def test_a_call_that_waits_or_connects_while_the_hook_is_removed_leaves_nothing_behind(
+    telemetry: Telemetry, ours: Urllib3PoolInstrumentor
+) -> None:
+    class Slow(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            connecting.set()
+            may_connect.wait(10)
+            return super()._new_conn()
+
+    class SlowPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Slow
+
+    connecting, may_connect = threading.Event(), threading.Event()
+    ours.instrument(meter_provider=telemetry.meter_provider)
+    with (
+        ThreadPoolExecutor(3) as threads,
+        served() as server,
+        urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1, block=True) as pool,
+        SlowPool("127.0.0.1", server.port) as slow,
+    ):
+        calls = [threads.submit(pool.urlopen, "GET", "/hold", pool_timeout=5) for _ in range(2)]
+        calls.append(threads.submit(slow.request, "GET", "/"))
+        until(lambda: server.in_flight == 1 and telemetry.collect().value(PENDING) == 1 and connecting.is_set())
+        ours.uninstrument()
+        release(server)
+        may_connect.set()
+        for call in calls:
+            assert call.result(10).status == 200
+        ours.instrument(meter_provider=telemetry.meter_provider)
+        pool.request("GET", "/")
+        slow.request("GET", "/")
+        exported = telemetry.collect()
+    assert exported.value(ACTIVE, http__connection__state="active") == 0
+    assert exported.value("otel_pool.connection.oldest_active.age") == 0
+    assert exported.value(PENDING) == 0
+
+
+def test_a_host_that_is_excluded_when_the_hook_comes_back_is_measured_no_more(
+    telemetry: Telemetry, ours: Urllib3PoolInstrumentor
+) -> None:
+    with served() as server, requests.Session() as session:
+        ours.instrument(meter_provider=telemetry.meter_provider)
+        session.get(server.url)
+        ours.uninstrument()
+        ours.instrument(meter_provider=telemetry.meter_provider, excluded_hosts=["127.0.0.1"])
+        for _ in range(2):
+            session.get(server.url)
+        assert telemetry.collect().one(QUEUE).count == 1
+        assert server.requests == 3
+
+
+def test_a_hook_that_comes_back_over_a_monkeypatch_counts_each_call_once(
+    telemetry: Telemetry, ours: Urllib3PoolInstrumentor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain function that hides our wrapper: it does not show what it calls."""
+    ours.instrument(meter_provider=telemetry.meter_provider)
+    hidden = urllib3.HTTPConnectionPool._get_conn
+    with monkeypatch.context() as patched:
+        patched.setattr(urllib3.HTTPConnectionPool, "_get_conn", lambda pool, timeout=None: hidden(pool, timeout))
+        with served() as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port) as pool:
+            for _ in range(3):
+                pool.request("GET", "/")
+                ours.uninstrument()
+                ours.instrument(meter_provider=telemetry.meter_provider)
+            exported = telemetry.collect()
+            assert exported.one(QUEUE).count == exported.one("otel_pool.connection.use_time").count == server.requests
+        assert exported.value(ACTIVE, http__connection__state="active") == 0
+        ours.uninstrument()
 
 
 def test_the_exporter_does_not_measure_itself(ours: Urllib3PoolInstrumentor) -> None:

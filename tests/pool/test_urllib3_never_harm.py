@@ -6,6 +6,7 @@ import json
 import logging
 import queue
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
@@ -18,10 +19,12 @@ from otel_pool.pool import urllib3 as door
 from otel_pool.pool import urllib3_hook
 from otel_pool.pool.urllib3_acquisition import PooledAcquisition
 from otel_pool.pool.urllib3_pools import HostPool
-from tests.pool.urllib3_support import at_once, served
+from tests.pool.urllib3_support import at_once, release, served, until
 from tests.support.telemetry import Telemetry
 
 QUEUE = "http.client.request.time_in_queue"
+PENDING = "otel_pool.connection.pending_requests"
+ACTIVE = "http.client.open_connections"
 
 
 class BrokenStepError(Exception):
@@ -84,6 +87,42 @@ def test_a_step_that_fails_under_an_error_leaves_the_callers_error_alone(
     with urllib3.HTTPConnectionPool("127.0.0.1", server.port) as pool, pytest.raises(HTTPError) as caught:
         pool.request("GET", "/", retries=False)  # nobody listens there any more
     assert not isinstance(caught.value, BrokenStepError)
+
+
+def test_a_hook_that_failed_leaves_nothing_in_use_or_waiting_in_the_books(
+    threads_seen: Telemetry, instrumented: Telemetry
+) -> None:
+    """The aiohttp hook has the same books, which go on being reported."""
+
+    class Odd:
+        """A connection as no hook expects it: without attributes of its own."""
+
+        __slots__ = ()
+
+    class OddPool(urllib3.HTTPConnectionPool):
+        def _new_conn(self) -> Odd:  # type: ignore[override]
+            return Odd()
+
+    def waits() -> bool:
+        exported = threads_seen.collect()
+        return exported.value(ACTIVE, http__connection__state="active") == exported.value(PENDING) == 1
+
+    with (
+        ThreadPoolExecutor(2) as threads,
+        served() as server,
+        urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1, block=True) as pool,
+    ):
+        calls = [threads.submit(pool.urlopen, "GET", "/hold", pool_timeout=5) for _ in range(2)]
+        until(waits)
+        OddPool("engine.invalid")._get_conn()
+        for _ in range(2):
+            exported = threads_seen.collect()
+            assert exported.total(ACTIVE) == exported.total(PENDING) == 0
+            assert exported.total("otel_pool.connection.oldest_active.age") == 0
+            assert exported.total("otel_pool.connection.oldest_pending.age") == 0
+            release(server)
+            assert [call.result(10).data for call in calls] == [b"held", b"held"]
+        assert exported.one("otel_pool.connection.use_time").count == 1
 
 
 def test_a_pool_timeout_that_is_no_number_raises_what_urllib3_raises(threads_seen: Telemetry) -> None:
