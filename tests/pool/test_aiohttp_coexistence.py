@@ -143,9 +143,9 @@ def test_a_forked_child_starts_its_counts_at_zero_and_has_its_own_instance_id(tm
         [sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=60, env=environment
     )
     parent, child = (line.split() for line in sorted(done.stdout.splitlines(), reverse=True))
-    assert parent[:2] == ["parent", "3"]
-    assert child[:2] == ["child", "1"]
-    assert len({parent[2], child[2]}) == 2
+    assert parent[:3] == ["parent", "3", "3"]
+    assert child[:3] == ["child", "1", "1"]
+    assert len({parent[3], child[3]}) == 2
 
 
 FORKS = """
@@ -179,9 +179,11 @@ def report(who):
     data = reader.get_metrics_data().resource_metrics[0]
     points = {m.name: m.data.data_points for s in data.scope_metrics for m in s.metrics}
     count = sum(p.value for n in ("created", "reused") for p in points["otel_pool.connection." + n])
-    print(who, count, data.resource.attributes["service.instance.id"], flush=True)
+    waits = sum(point.count for point in points["http.client.request.time_in_queue"])
+    print(who, count, waits, data.resource.attributes["service.instance.id"], flush=True)
 
 asyncio.run(calls(3))
+reader.get_metrics_data()  # what was drained into the SDK comes along with the fork
 pid = os.fork()
 if pid == 0:
     asyncio.run(calls(1))
