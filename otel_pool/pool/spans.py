@@ -55,20 +55,22 @@ class AcquisitionSpans:
             self._wait_span(acquisition, now, None)
         return self._start(names.USE_SPAN.name, acquisition.destination.key, time.time_ns())
 
-    def failed(self, acquisition: Acquisition, now: float, error_type: str) -> None:
-        """After a wait that ended without a connection."""
+    def failed(self, acquisition: Acquisition, now: float, error_type: str | None) -> None:
+        """After a wait without a connection in the end; no error where what failed came after the wait."""
         if acquisition.rounds > 0 and acquisition.waited >= self._threshold and _has_parent():
             self._wait_span(acquisition, now, error_type)
 
     def _wait_span(self, acquisition: Acquisition, now: float, error_type: str | None) -> None:
         began = acquisition.first_queued if acquisition.first_queued is not None else now
         key = acquisition.destination.key
-        span = self._start(names.WAIT_SPAN.name, key, time.time_ns() - int((now - began) * 1e9))
+        start = time.time_ns() - int((now - began) * 1e9)
+        span = self._start(names.WAIT_SPAN.name, key, start)
         if error_type is not None:
             span.set_attribute(names.ERROR_TYPE.key, error_type)
             span.set_status(Status(StatusCode.ERROR))
         self._enrich(span, key, acquisition.waited)
-        span.end()
+        # It may be over for long: a connection that is made after the wait is none of it.
+        span.end(start + int(acquisition.waited * 1e9))
 
     def _enrich(self, span: Span, key: Key, seconds: float) -> None:
         if self._queue_hook is None:

@@ -63,8 +63,9 @@ class PooledAcquisition(Acquisition):
     def gives_up(self, now: float, error: BaseException, timed_out: bool) -> None:
         """`_get_conn` or `connect` raised. Its connection, if it has one, still comes back."""
         error_type = type(error).__qualname__
+        waits = self.state is State.QUEUED
         self.failed(now, error_type, timed_out)
-        self._spans.failed(self, now, error_type)
+        self._spans.failed(self, now, error_type if waits else None)
 
     def comes_back(self, now: float) -> None:
         """Its connection is put back, open or closed."""

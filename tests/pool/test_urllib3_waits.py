@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 
 import pytest
 import requests
 import urllib3
+from opentelemetry.trace import StatusCode
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import ClosedPoolError, EmptyPoolError
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import ClosedPoolError, EmptyPoolError, HTTPError
 
-from tests.pool.urllib3_support import at_once, release, served, until
+from tests.pool.urllib3_support import at_once, closed_port, release, served, until
 from tests.support.telemetry import Telemetry
 
 pytestmark = pytest.mark.usefixtures("threads_seen")
@@ -135,3 +139,43 @@ def test_the_wait_and_the_use_are_spans_below_the_callers(telemetry: Telemetry) 
     assert wait.attributes["otel_pool.library"] == "urllib3"
     assert (wait.end_time or 0) - (wait.start_time or 0) >= 0.09e9
     assert (use.end_time or 0) - (use.start_time or 0) >= 0.09e9
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_span_of_a_wait_ends_with_the_wait_and_not_with_the_connect_after_it(
+    telemetry: Telemetry, refused: bool
+) -> None:
+    class Slow(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            if len(connects) > 0:
+                time.sleep(0.5)
+                if refused:
+                    self.port = closed_port()
+            connects.append(self)
+            return super()._new_conn()
+
+    class SlowPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Slow
+
+    def call() -> None:
+        with telemetry.tracer.start_as_current_span("caller"), contextlib.suppress(HTTPError):
+            pool.request("GET", "/close", retries=False)
+
+    connects: list[object] = []
+    with served() as server, SlowPool("127.0.0.1", server.port, maxsize=1, block=True) as pool:
+        held = pool.request("GET", "/stream", preload_content=False)
+        caller = threading.Thread(target=call)
+        caller.start()
+        until(lambda: telemetry.collect().value(PENDING) == 1)
+        time.sleep(0.1)
+        held.close()
+        held.release_conn()
+        caller.join(10)
+        exported = telemetry.collect()
+    (wait,) = telemetry.spans("HTTP wait_for_connection")
+    waited = exported.one(QUEUE, error__type="NewConnectionError") if refused else exported.one(QUEUE)
+    seconds = ((wait.end_time or 0) - (wait.start_time or 0)) / 1e9
+    assert 0.1 <= seconds < 0.5
+    assert seconds == pytest.approx(waited.sum, abs=1e-6)
+    assert wait.status.status_code is StatusCode.UNSET
+    assert "error.type" not in (wait.attributes or {})

@@ -102,6 +102,13 @@ def one_fault(answers: list[bytes]) -> Iterator[int]:
         thread.join(10)
 
 
+def closed_port() -> int:
+    """A port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
 def _whole(request: bytes) -> bool:
     head, end, body = request.partition(b"\r\n\r\n")
     return bool(end) and (b"chunked" not in head or body.endswith(b"0\r\n\r\n"))
