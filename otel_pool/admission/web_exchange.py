@@ -128,7 +128,8 @@ class Exchange:
 
     def is_sent_later(self, response: web.StreamResponse) -> bool:
         """Whether the server has yet to fetch what it sends: from an iterable, a stream or a file."""
-        if response.prepared:
+        # Not `response.prepared`: older releases take that back when the answer has been sent.
+        if self.committed is not None or self._through is None or self._through.begun:
             return False
         return not (isinstance(response, web.Response) and isinstance(response.body, _AT_HAND))
 

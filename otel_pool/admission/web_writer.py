@@ -39,7 +39,8 @@ class Through(AbstractStreamWriter):
         self._length: int | None = writer.length
         #: Settings of the writer that come before the status: they must leave no trace when that is held back.
         self._waiting: list[Callable[[], object]] = []
-        self._begun = False
+        #: Whether the status has been sent.
+        self.begun = False
         self._on_end: Callable[[], None] = lambda: None
         self.refused = False
 
@@ -88,7 +89,7 @@ class Through(AbstractStreamWriter):
         if not self._committed:
             for apply in self._waiting:
                 apply()
-            self._begun = True
+            self.begun = True
             await self._writer.write_headers(status_line, headers)
         elif status >= 400:
             self._error_status = status
@@ -122,7 +123,7 @@ class Through(AbstractStreamWriter):
             await self._writer.write(b"data: " + self._kept.replace(b"\n", b" ") + b"\n\n")
 
     def _set_up(self, apply: Callable[[], object]) -> None:
-        if self._begun:
+        if self.begun:
             apply()
         elif not self._committed:
             self._waiting.append(apply)

@@ -217,6 +217,21 @@ async def test_clients_that_leave_at_any_moment_leave_no_seat_taken_and_no_error
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
+async def test_a_handler_that_ends_its_answer_itself_gives_the_seat_back(engine: Engine) -> None:
+    """Older releases of aiohttp say of such an answer that it is still to be prepared."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write_eof(b"data: x\n\n")
+        return response
+
+    async with answering(handler, engine.url, max_inflight=1, max_park_seconds=2) as gate:
+        for _ in range(2):
+            assert await gate.status() == 200
+            await gate.leases(0)
+
+
 async def test_a_handler_that_forgets_its_answer_runs_once(engine: Engine) -> None:
     """The server answers 500; it must not be taken for an engine's 503."""
     calls = []
