@@ -7,8 +7,9 @@ Pools, sessions and adapters made before are seen too: the hook is on the classe
 
 from __future__ import annotations
 
+import http.client
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # lazy
@@ -26,6 +27,10 @@ from otel_pool.pool.urllib3_pools import LIBRARY, VERSION, version
 __all__ = ["Urllib3PoolInstrumentor"]
 
 OLDEST = (1, 26)
+
+#: A bound, since a wrapped class stays for good: a program may make its classes of connections as it goes.
+MOST_PATCHES = 100
+
 _logger = logging.getLogger(__name__)
 
 
@@ -52,27 +57,39 @@ class Urllib3PoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untype
     def _instrument(self, **kwargs: Any) -> None:
         try:
             if _supported():
-                self._hook = _hook(kwargs)
-                for (owner, name), wrapper in _wrappers(self._hook).items():
-                    patch = self._patches.setdefault((owner, name), Patch(owner, name, wrapper))
-                    patch.install(wrapper)
+                self._hook = hook = _hook(kwargs, self._see)
+                own = {(owner, name): hook.connect for owner, name in self._patches if name == "connect"}
+                for (owner, name), wrapper in {**own, **_wrappers(hook)}.items():
+                    self._put_on(owner, name, wrapper)
         except Exception:
             # The loader stops at the first instrumentor that raises: the others must not pay for this one.
             _logger.exception("urllib3 pool telemetry could not start; requests go on without it")
             self._uninstrument()
 
+    def _put_on(self, owner: type, name: str, wrapper: Wrapper) -> None:
+        self._patches.setdefault((owner, name), Patch(owner, name, wrapper)).install(wrapper)
+
+    def _see(self, connection_class: type) -> None:
+        # Classes with a `connect` of their own are met with their pools: those for unix sockets, say.
+        owner = _that_connects(connection_class)
+        if owner is None or (owner, "connect") in self._patches or len(self._patches) >= MOST_PATCHES:
+            return
+        hook = self._hook
+        if hook is not None:
+            self._put_on(owner, "connect", hook.connect)
+
     def _uninstrument(self, **kwargs: Any) -> None:
-        for patch in self._patches.values():
+        for patch in list(self._patches.values()):
             patch.remove()
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.stop()
 
 
-def _hook(kwargs: dict[str, Any]) -> Urllib3Hook:
+def _hook(kwargs: dict[str, Any], see: Callable[[type], None]) -> Urllib3Hook:
     settings = settings_of(kwargs)
     books = open_books(LIBRARY, kwargs.get("meter_provider"), settings.max_destinations, __version__)
-    return Urllib3Hook(books, spans_of(kwargs, settings), frozenset(settings.excluded_hosts))
+    return Urllib3Hook(books, spans_of(kwargs, settings), frozenset(settings.excluded_hosts), see)
 
 
 def _wrappers(hook: Urllib3Hook) -> dict[tuple[type, str], Wrapper]:
@@ -85,6 +102,16 @@ def _wrappers(hook: Urllib3Hook) -> dict[tuple[type, str], Wrapper]:
     }
     # Without the ssl module urllib3 1.26 has a stand-in for HTTPSConnection that cannot connect.
     return {(owner, name): wrapper for (owner, name), wrapper in wrappers.items() if hasattr(owner, name)}
+
+
+def _that_connects(connection_class: type) -> type | None:
+    # Where `connect` comes from the standard library, which others use as well, the class itself gets a wrapper.
+    for owner in connection_class.__mro__:
+        if "connect" in vars(owner):
+            if owner.__module__ != http.client.__name__:
+                return owner
+            return connection_class if owner is not connection_class else None
+    return None
 
 
 def _supported() -> bool:

@@ -1,8 +1,8 @@
 """One acquisition of a urllib3 connection, from `_get_conn` to `_put_conn`.
 
 `_get_conn` gives either a connection that stands, which is in use at once, or an object that urllib3 connects later,
-on first need; until then nothing is in use. A class of connections that overrides `connect` without calling urllib3's
-is not seen connecting: its acquisition is entered when it comes back.
+on first need; until then nothing is in use. A connection that gets its socket by anything but `connect` is not seen
+connecting: its acquisition is entered when it comes back.
 """
 
 from __future__ import annotations

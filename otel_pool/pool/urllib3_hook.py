@@ -48,11 +48,15 @@ Kwargs = Mapping[str, Any]
 class Urllib3Hook:
     """Measures the acquisitions of every pool. Each wrapper returns and raises what it wraps does."""
 
-    def __init__(self, books: Books, spans: AcquisitionSpans, excluded: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, books: Books, spans: AcquisitionSpans, excluded: frozenset[str], see: Callable[[type], None]
+    ) -> None:
+        """`see` has `connect` called for a class of connections that has one of its own; it is told of every class."""
         self.books = books
         self.spans = spans
         self.off = False
         self._excluded = excluded
+        self._see = see
         self._advice = Advice()
 
     def get_conn(self, wrapped: Wrapped, pool: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -169,8 +173,10 @@ class Urllib3Hook:
 
     def _got(self, acquisition: PooledAcquisition, pool: Any, connection: Any) -> None:
         before: PooledAcquisition | None = connection.__dict__.pop(ATTRIBUTE, None)
-        if before is not None and before.kept and connection.sock is None:
-            acquisition.destination.add_discard("stale")
+        if connection.sock is None:
+            if before is not None and before.kept:
+                acquisition.destination.add_discard("stale")
+            self._see(type(connection))
         acquisition.goes_out(connection, monotonic(), holds_place=pool.block)
         if self.off:
             self._end_if_off(acquisition)

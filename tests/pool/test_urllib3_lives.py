@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import http.client
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -18,7 +22,8 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
 
 from otel_pool import Urllib3PoolInstrumentor
-from tests.pool.urllib3_support import ANSWER, one_fault, release, served
+from otel_pool.pool.urllib3_pools import version
+from tests.pool.urllib3_support import ANSWER, one_fault, release, served, until
 from tests.support.servers import silent
 from tests.support.telemetry import Telemetry
 
@@ -178,21 +183,100 @@ def test_a_destination_is_named_by_host_port_and_scheme_with_the_default_port_fi
     }
 
 
-def test_a_connection_class_that_connects_in_its_own_way_is_entered_when_it_comes_back(telemetry: Telemetry) -> None:
-    class Own(HTTPConnection):
-        def connect(self) -> None:
-            self.sock = socket.create_connection((self.host, self.port))
+class Unix(HTTPConnection):
+    """A connection as the clients of unix sockets make it: its `connect` calls no other."""
+
+    path = ""
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self.path)
+
+
+def test_connections_that_connect_in_their_own_way_are_seen_doing_so(telemetry: Telemetry, tmp_path: Path) -> None:
+    """Clients of unix sockets, as docker's, have such classes."""
+
+    class Own(Unix):
+        path = str(tmp_path / "socket")
 
     class OwnPool(urllib3.HTTPConnectionPool):
         ConnectionCls = Own
 
-    with served(0.1) as server, OwnPool("127.0.0.1", server.port) as pool:
+    with (
+        ThreadPoolExecutor(8) as threads,
+        served(path=Own.path) as server,
+        OwnPool("localhost", maxsize=2) as pool,
+    ):
+        calls = [threads.submit(pool.urlopen, "GET", "/hold", retries=False, preload_content=False) for _ in range(8)]
+        until(lambda: server.in_flight == 8)
+        assert active(telemetry) == len(server.connections) == 8
+        release(server)
+        for call in calls:
+            assert call.result(10).data == b"held"
+            call.result(10).release_conn()
+        exported = telemetry.collect()
+        assert exported.value(CREATED) == len(server.connections) == 8
+    assert exported.one(CREATE_TIME).count == 8
+    assert exported.value(REUSED) == 0
+    assert exported.value(OPEN, http__connection__state="active") == 0
+
+
+@pytest.mark.skipif(version() >= (2,), reason="urllib3 2 asks more of a connection than the standard library's has")
+def test_a_connection_of_the_standard_library_is_seen_without_a_change_to_the_library(telemetry: Telemetry) -> None:
+    class Plain(http.client.HTTPConnection):
+        """Not of urllib3's kind, and without a `connect` of its own."""
+
+    class PlainPool(urllib3.HTTPConnectionPool):
+        def _new_conn(self) -> Any:
+            return Plain(self.host, self.port)
+
+    before = http.client.HTTPConnection.connect
+    with served() as server, PlainPool("127.0.0.1", server.port) as pool:
         for _ in range(2):
             pool.request("GET", "/")
         exported = telemetry.collect()
-    assert exported.one(QUEUE).count == exported.one(USE).count == 2
-    assert exported.one(USE).sum >= 0.95 * server.busy_seconds
-    assert exported.value(OPEN, http__connection__state="active") == 0
+        assert exported.value(CREATED) == exported.value(REUSED) == len(server.connections) == 1
+    assert http.client.HTTPConnection.connect is before
+    Urllib3PoolInstrumentor().uninstrument()
+    assert "connect" not in vars(Plain)
+
+
+def test_a_place_lost_by_a_connection_of_its_own_kind_is_active_and_ages(telemetry: Telemetry, tmp_path: Path) -> None:
+    class Own(Unix):
+        path = str(tmp_path / "socket")
+
+    class OwnPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Own
+
+    with served(path=Own.path), OwnPool("localhost", maxsize=1, block=True) as pool:
+        pool.request("GET", "/stream", preload_content=False).close()
+        gc.collect()
+        time.sleep(0.1)
+        assert active(telemetry) == 1
+        assert telemetry.collect().value(OLDEST_ACTIVE) >= 0.1
+
+
+def test_a_class_that_connects_in_its_own_way_is_left_as_it_was_and_seen_again(
+    telemetry: Telemetry, tmp_path: Path
+) -> None:
+    class Own(Unix):
+        path = str(tmp_path / "socket")
+
+    class OwnPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Own
+
+    ours = Urllib3PoolInstrumentor()
+    ours.uninstrument()
+    before = vars(Unix)["connect"]
+    for turn in range(1, 4):
+        ours.instrument(meter_provider=telemetry.meter_provider)
+        with served(path=Own.path) as server, OwnPool("localhost") as pool:
+            for _ in range(2):
+                pool.request("GET", "/")
+            assert telemetry.collect().value(CREATED) == turn * len(server.connections) == turn
+        ours.uninstrument()
+        assert vars(Unix)["connect"] is before
+        assert "connect" not in vars(Own)
 
 
 def test_a_call_that_fails_before_it_connects_is_over(telemetry: Telemetry) -> None:
