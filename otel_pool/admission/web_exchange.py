@@ -114,17 +114,13 @@ class Exchange:
                 await response.prepare(self.request)
             await response.write_eof()
         except Exception as error:
-            if isinstance(error, ConnectionError) and self._has_left():
+            if isinstance(error, ConnectionError) and _has_left(self.request):
                 # The server ends it, as quietly as any other answer whose client has left.
                 return self.committed
             await self.end_with(error_frame_of(500, b""))
             raise
         await self.committed.write_eof()
         return self.committed
-
-    def _has_left(self) -> bool:
-        transport = self.request.transport
-        return transport is None or transport.is_closing()
 
     def is_sent_later(self, response: web.StreamResponse) -> bool:
         """Whether the server has yet to fetch what it sends: from an iterable, a stream or a file."""
@@ -156,13 +152,18 @@ class _Reader(StreamReader):
     def __init__(self, request: web.Request, size: int, gone: asyncio.Future[object]) -> None:
         # A limit below the body's size would pause the connection, and its loss would go unseen.
         super().__init__(request.protocol, limit=max(2**16, size), loop=asyncio.get_running_loop())
-        self._gone = gone
+        self._request, self._gone = request, gone
 
     def set_exception(self, *args: Any, **kwargs: Any) -> None:
-        """The connection is lost."""
+        """The connection is lost. aiohttp 3.9 says the same when it shuts down, with the client still there."""
         super().set_exception(*args, **kwargs)
-        if not self._gone.done():
+        if _has_left(self._request) and not self._gone.done():
             self._gone.set_result(None)
+
+
+def _has_left(request: web.Request) -> bool:
+    transport = request.transport
+    return transport is None or transport.is_closing()
 
 
 def _swap(request: web.Request, attribute: str, value: Any) -> None:
