@@ -14,9 +14,12 @@ from typing import Any
 from otel_pool.pool.acquisition import Acquisition, State
 from otel_pool.pool.destinations import Destination
 from otel_pool.pool.spans import AcquisitionSpans
-from otel_pool.pool.urllib3_pools import ATTRIBUTE, HostPool
+from otel_pool.pool.urllib3_pools import ATTRIBUTE, HostPool, version
 from otel_pool.pool.urllib3_reasons import dropped_by
 from otel_pool.telemetry import Span
+
+#: urllib3 1.26 makes a new connection object in place of a stale one through CONNECT, where it else connects it again.
+_DROPS_STALE = version() < (2,)
 
 
 class PooledAcquisition(Acquisition):
@@ -105,6 +108,8 @@ class PooledAcquisition(Acquisition):
 
     def __del__(self) -> None:
         if not getattr(self, "is_out", False):
+            if _DROPS_STALE and getattr(self, "kept", False) and dropped_by("_get_conn"):
+                self.destination.add_discard("stale")
             return
         self.is_out = False
         self.pool.take_back(self)

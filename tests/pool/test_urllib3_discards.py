@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import ssl
 
 import pytest
 import requests
+import trustme
 import urllib3
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import ProtocolError
@@ -14,7 +16,8 @@ from urllib3.util import Retry
 
 from otel_pool import Urllib3PoolInstrumentor
 from otel_pool.pool import urllib3_advice
-from tests.pool.urllib3_support import ANSWER, CUT, held_at_once, one_fault, served
+from tests.pool.urllib3_support import ANSWER, CUT, held_at_once, on_a_loop, one_fault, served
+from tests.support.proxies import connect_proxy
 from tests.support.telemetry import Exported, Telemetry
 
 pytestmark = pytest.mark.usefixtures("threads_seen")
@@ -157,6 +160,29 @@ def test_a_connection_that_the_server_closed_is_stale_and_made_again(telemetry: 
     assert exported.value(REUSED) == 0
 
 
+def test_a_connection_through_a_tunnel_that_the_server_closed_is_stale(telemetry: Telemetry) -> None:
+    authority = trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    with (
+        one_fault([ANSWER] * 3, tls) as port,
+        on_a_loop(lambda _: connect_proxy()) as proxy,
+        authority.cert_pem.tempfile() as ca,
+        urllib3.ProxyManager(f"http://127.0.0.1:{proxy.port}", ca_certs=ca) as manager,
+    ):
+        for _ in range(3):
+            assert manager.request("GET", f"https://127.0.0.1:{port}/").data == b"ok"
+            pool = manager.connection_from_host("127.0.0.1", port, "https")
+            assert pool.pool is not None
+            (connection,) = [c for c in pool.pool.queue if c is not None]
+            connection.sock.settimeout(5)
+            assert connection.sock.recv(1) == b""
+            del connection  # as in a program, where the pool alone has it
+        exported = telemetry.collect()
+        assert exported.value(CREATED, server__port=port) == proxy.requests == 3
+    assert discards(exported, port) == {"stale": 2}
+
+
 def test_a_connection_that_broke_under_its_call_is_an_error(telemetry: Telemetry) -> None:
     with one_fault([b"", ANSWER]) as port, urllib3.HTTPConnectionPool("127.0.0.1", port) as pool:
         with pytest.raises(ProtocolError):
@@ -235,6 +261,18 @@ def test_a_connection_that_comes_back_to_a_closed_pool_is_told_apart(telemetry: 
         response.read()
         response.release_conn()
     assert discards(telemetry.collect()) == {"pool_closed": 1}
+
+
+def test_a_call_whose_pool_is_evicted_under_it_is_a_discard_where_urllib3_closes_the_pool(telemetry: Telemetry) -> None:
+    """urllib3 1.26.16 and later let an evicted pool live until its last call is over."""
+    with served() as server, urllib3.PoolManager(num_pools=1) as manager:
+        answer = manager.request("GET", f"{server.url}stream?chunks=1", preload_content=False)
+        manager.request("GET", f"http://localhost:{server.port}/")
+        answer.read()
+        answer.release_conn()
+        exported = telemetry.collect()
+    assert exported.value(EVICTED) == 1
+    assert discards(exported) == ({} if manager.pools.dispose_func is None else {"pool_closed": 1})
 
 
 def test_pools_that_a_manager_evicts_are_counted_and_gone_but_their_counts_stay(telemetry: Telemetry) -> None:

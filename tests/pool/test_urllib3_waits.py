@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from typing import Any
 
 import pytest
 import requests
@@ -14,6 +15,7 @@ from opentelemetry.trace import StatusCode
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ClosedPoolError, EmptyPoolError, HTTPError
+from urllib3.util import Retry
 
 from tests.pool.urllib3_support import at_once, closed_port, release, served, until
 from tests.support.telemetry import Telemetry
@@ -139,6 +141,53 @@ def test_the_wait_and_the_use_are_spans_below_the_callers(telemetry: Telemetry) 
     assert wait.attributes["otel_pool.library"] == "urllib3"
     assert (wait.end_time or 0) - (wait.start_time or 0) >= 0.09e9
     assert (use.end_time or 0) - (use.start_time or 0) >= 0.09e9
+
+
+def test_places_held_by_calls_that_connect_or_sleep_before_a_retry_are_the_limit_less_the_active(
+    telemetry: Telemetry,
+) -> None:
+    class Slow(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            if threading.current_thread() is connects:
+                may_connect.wait(10)
+            return super()._new_conn()
+
+    class Sleeper(Retry):
+        def sleep(self, response: Any = None) -> None:
+            sleeping.set()
+            may_connect.wait(10)
+
+    class SlowPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Slow
+
+    def call(retries: Any) -> None:
+        with contextlib.suppress(HTTPError):
+            pool.request("GET", "/", retries=retries)
+
+    may_connect, sleeping = threading.Event(), threading.Event()
+    with SlowPool("127.0.0.1", closed_port(), maxsize=2, block=True) as pool:
+        connects = threading.Thread(target=call, args=(False,))
+        threads = [
+            threading.Thread(target=call, args=(Sleeper(1),)),
+            connects,
+            threading.Thread(target=call, args=(0,)),
+        ]
+        try:
+            threads[0].start()
+            sleeping.wait(10)
+            threads[1].start()
+            assert pool.pool is not None
+            until(lambda: pool.pool.qsize() == 0)  # type: ignore[union-attr]
+            threads[2].start()
+            until(lambda: telemetry.collect().value(PENDING) == 1)
+            exported = telemetry.collect()
+            held = 2 - pool.pool.qsize()
+        finally:
+            may_connect.set()
+            for thread in threads:
+                thread.join(10)
+    active = exported.value("http.client.open_connections", http__connection__state="active")
+    assert exported.value("otel_pool.connection.max_per_host") - active == held == 2
 
 
 @pytest.mark.parametrize("refused", [False, True])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.support.servers import Delay, serving
+
+T = TypeVar("T")
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -20,16 +23,15 @@ CUT = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"
 
 
 @contextlib.contextmanager
-def served(delay: float = 0.0, **kwargs: Any) -> Iterator[Delay]:
-    """`serving()` on a loop in a thread of its own. `release` is set at the end."""
-    ready: list[Delay] = []
+def on_a_loop(serve: Callable[[asyncio.AbstractEventLoop], contextlib.AbstractAsyncContextManager[T]]) -> Iterator[T]:
+    """What `serve(loop)` gives, on a loop in a thread of its own."""
+    ready: list[T] = []
     started = threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
     async def run() -> None:
-        async with serving(delay, **kwargs) as server:
-            server.loop = loop  # type: ignore[attr-defined]
+        async with serve(loop) as server:
             ready.append(server)
             started.set()
             await stop.wait()
@@ -43,6 +45,20 @@ def served(delay: float = 0.0, **kwargs: Any) -> Iterator[Delay]:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
         loop.close()
+
+
+@contextlib.contextmanager
+def served(delay: float = 0.0, **kwargs: Any) -> Iterator[Delay]:
+    """`serving()` on a loop in a thread of its own. `release` is set at the end."""
+
+    @contextlib.asynccontextmanager
+    async def with_loop(loop: asyncio.AbstractEventLoop) -> AsyncIterator[Delay]:
+        async with serving(delay, **kwargs) as server:
+            server.loop = loop  # type: ignore[attr-defined]
+            yield server
+
+    with on_a_loop(with_loop) as server:
+        yield server
 
 
 def release(server: Delay) -> None:
@@ -63,15 +79,15 @@ def held_at_once(server: Delay, threads: int, call: Callable[[str], object]) -> 
 
 
 @contextlib.contextmanager
-def one_fault(answers: list[bytes]) -> Iterator[int]:
+def one_fault(answers: list[bytes], tls: ssl.SSLContext | None = None) -> Iterator[int]:
     """A port whose n-th connection is sent the n-th of `answers` after its first request, and is then closed.
 
     Without `Connection: close` in it, an answer leaves the client with a connection that it believes it may reuse.
     """
     listener = socket.create_server(("127.0.0.1", 0))
 
-    def serve(connection: socket.socket, answer: bytes) -> None:
-        with connection:
+    def serve(accepted: socket.socket, answer: bytes) -> None:
+        with accepted if tls is None else tls.wrap_socket(accepted, server_side=True) as connection:
             received = b""
             while not _whole(received) and (part := connection.recv(65_536)):
                 received += part
