@@ -63,7 +63,8 @@ def scenario(server: Delay, telemetry: Telemetry) -> list[str]:
     with urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1) as pool:
         both = [pool.request("GET", "/", preload_content=False) for _ in range(2)]
         outcomes.extend(response.read().decode() for response in both)
-    with one_fault([CUT, CUT, b"", ANSWER, ANSWER]) as port, urllib3.HTTPConnectionPool("127.0.0.1", port) as pool:
+    # What `__del__` ends, as the third with urllib3 1.26, is not the first of its destination: see `SHELL`.
+    with one_fault([b"", CUT, CUT, ANSWER, ANSWER]) as port, urllib3.HTTPConnectionPool("127.0.0.1", port) as pool:
         note(pool.request, "GET", "/", retries=False)
         note(pool.request, "GET", "/", retries=False, preload_content=False)
         note(pool.request, "GET", "/", retries=False)
