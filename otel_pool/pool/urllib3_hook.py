@@ -13,7 +13,8 @@ Why no lock. Threads share the books, the pool's record and the connection.
 - The books and the record are dictionaries and lists. Each step is one operation of the interpreter on them, keyed by
   the acquisition, so two threads never write one entry, and counts are lengths, which cannot be lost or turn negative.
 - An acquisition is changed by one thread at a time: the one that has its connection. That is urllib3's own contract,
-  since the queue hands a connection to one thread only.
+  since the queue hands a connection to one thread only. A hook that stops ends what is out from a thread of its own
+  and then clears the books; a thread that enters meanwhile sees `off` after it has, and leaves.
 - Whether a connection that came back was thrown away is seen after `_put_conn`, when another thread may have it
   already. Both want the entry that stands on the connection, and `dict.pop` gives it to one of them.
 - The counts that are not lengths (`thrown_away`, `made_again`) only say when to log.
