@@ -177,8 +177,10 @@ class TracedAcquisition(Acquisition):
             self.pool.waiting.discard(id(self))
             timed_out = _timed_out(error, self, now, req, timeout)
             error_type = "TimeoutError" if timed_out else type(error).__qualname__
+            in_queue = self.state is State.QUEUED
             self.failed(now, error_type, timed_out)
-            self.hook.spans.failed(self, now, error_type)
+            # What failed after the wait is none of it.
+            self.hook.spans.failed(self, now, error_type if in_queue else None)
         except Exception as failure:
             self.hook.fail(failure)
 

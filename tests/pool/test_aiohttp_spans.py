@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from opentelemetry.instrumentation.aiohttp_client import AioHttpClientInstrumentor
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-from opentelemetry.trace import get_current_span
+from opentelemetry.trace import StatusCode, get_current_span
 
 from otel_pool import AiohttpPoolInstrumentor
 from tests.support.servers import Delay, serving, until
@@ -80,6 +80,22 @@ async def test_a_failed_wait_is_a_span_in_error(instrumented: Telemetry) -> None
     assert wait.attributes is not None
     assert wait.attributes["error.type"] == "TimeoutError"
     assert instrumented.spans(USE) == []
+
+
+async def test_a_connect_that_fails_after_the_wait_leaves_the_waits_span_without_error(
+    instrumented: Telemetry, unused_tcp_port: int
+) -> None:
+    async with serving(delay=0.1) as server:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
+            holder = asyncio.create_task(session.get(server.url))
+            await until(lambda: server.in_flight == 1)
+            with instrumented.tracer.start_as_current_span("call"), pytest.raises(aiohttp.ClientConnectorError):
+                await session.get(f"http://127.0.0.1:{unused_tcp_port}/")
+            await (await holder).read()
+    (wait,) = instrumented.spans(WAIT)
+    assert wait.status.status_code is StatusCode.UNSET
+    assert wait.attributes is not None
+    assert "error.type" not in wait.attributes
 
 
 @pytest.mark.parametrize(
