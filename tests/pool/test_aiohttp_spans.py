@@ -85,13 +85,13 @@ async def test_a_failed_wait_is_a_span_in_error(instrumented: Telemetry) -> None
 async def test_a_connect_that_fails_after_the_wait_leaves_the_waits_span_without_error(
     instrumented: Telemetry, unused_tcp_port: int
 ) -> None:
-    async with serving(delay=0.1) as server:
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
-            holder = asyncio.create_task(session.get(server.url))
-            await until(lambda: server.in_flight == 1)
-            with instrumented.tracer.start_as_current_span("call"), pytest.raises(aiohttp.ClientConnectorError):
-                await session.get(f"http://127.0.0.1:{unused_tcp_port}/")
-            await (await holder).read()
+    connector = aiohttp.TCPConnector(limit=1)
+    async with serving(delay=0.1) as server, aiohttp.ClientSession(connector=connector) as session:
+        holder = asyncio.create_task(session.get(server.url))
+        await until(lambda: server.in_flight == 1)
+        with instrumented.tracer.start_as_current_span("call"), pytest.raises(aiohttp.ClientConnectorError):
+            await session.get(f"http://127.0.0.1:{unused_tcp_port}/")
+        await (await holder).read()
     (wait,) = instrumented.spans(WAIT)
     assert wait.status.status_code is StatusCode.UNSET
     assert wait.attributes is not None
