@@ -115,7 +115,10 @@ async def run(door: str, server: Delay, telemetry: Telemetry, fault: Fault) -> l
         instrumentor.uninstrument()
 
 
-@pytest.mark.parametrize(("door", "lines"), [("patch", 80), ("fair queue", 140), ("trace config", 60)])
+@pytest.mark.parametrize(
+    ("door", "lines"),
+    [("patch", 80), pytest.param("fair queue", 140, marks=pytest.mark.slow), ("trace config", 60)],
+)
 async def test_a_fault_at_any_line_of_the_hook_leaves_the_requests_as_they_are(
     telemetry: Telemetry, caplog: pytest.LogCaptureFixture, door: str, lines: int
 ) -> None:

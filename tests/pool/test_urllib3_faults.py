@@ -81,6 +81,7 @@ def scenario(server: Delay, telemetry: Telemetry) -> list[str]:
     return outcomes
 
 
+@pytest.mark.slow
 def test_a_fault_at_any_line_of_the_hook_leaves_the_calls_as_they_are(
     telemetry: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:
