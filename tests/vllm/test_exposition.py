@@ -95,7 +95,7 @@ async def test_requests_beyond_the_engines_own_bound_get_503_without_retry_after
 ) -> None:
     before = await direct.sample()
     # Long enough that the engine finishes few of them while the others still arrive.
-    answers = await asyncio.gather(*direct.burst(72, max_tokens=64))
+    answers = await asyncio.gather(*direct.burst(72, max_tokens=400))
     after = await direct.sample_when(lambda seen: seen.requests == 0)
 
     refused = [answer for answer in answers if answer.status != 200]
@@ -106,7 +106,7 @@ async def test_requests_beyond_the_engines_own_bound_get_503_without_retry_after
 
 
 async def test_an_answer_carries_the_engines_load_where_the_request_asks_for_it(direct: Traffic) -> None:
-    answers = await asyncio.gather(*direct.burst(12, max_tokens=64, headers=dict([orca.REQUEST_HEADER])))
+    answers = await asyncio.gather(*direct.burst(12, max_tokens=200, headers=dict([orca.REQUEST_HEADER])))
     plain = await direct.complete(1)
 
     reports = [orca.sample(answer.headers[orca.RESPONSE_HEADER], 0.0) for answer in answers]
