@@ -76,18 +76,18 @@ async def test_a_saturated_engine_runs_its_seats_and_the_rest_of_the_clients_ope
     await asyncio.gather(*requests, return_exceptions=True)
 
 
-async def test_forty_requests_of_128_tokens_are_counted_to_the_last_token(direct: Traffic) -> None:
+async def test_forty_requests_of_400_tokens_are_counted_to_the_last_token(direct: Traffic) -> None:
     before = await direct.sample()
     async with watching(direct) as looks:
-        answers = await asyncio.gather(*direct.burst(40, max_tokens=128))
+        answers = await asyncio.gather(*direct.burst(40, max_tokens=400))
     after = await direct.sample_when(lambda seen: seen.requests == 0)
 
     assert {answer.status for answer in answers} == {200}
-    assert {answer.body["usage"]["completion_tokens"] for answer in answers} == {128}
+    assert {answer.body["usage"]["completion_tokens"] for answer in answers} == {400}
     assert max(look.running or 0 for look in looks) == SEATS
     assert 40 / 2 < max(look.waiting or 0 for look in looks) <= 40 - SEATS
     assert after.finished - before.finished == 40  # type: ignore[operator]
-    assert after.generation_tokens - before.generation_tokens == 40 * 128  # type: ignore[operator]
+    assert after.generation_tokens - before.generation_tokens == 40 * 400  # type: ignore[operator]
 
 
 async def test_requests_beyond_the_engines_own_bound_get_503_without_retry_after_and_are_counted(

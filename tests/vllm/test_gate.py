@@ -73,7 +73,7 @@ async def test_without_settings_the_excess_stands_in_the_engine_and_no_header_is
     direct: Traffic, gateways: Gateways
 ) -> None:
     async with gateways(1) as (client,), watching(direct) as looks:
-        answers = await asyncio.gather(*client.burst(40, max_tokens=32))
+        answers = await asyncio.gather(*client.burst(40, max_tokens=200))
 
     assert {answer.status for answer in answers} == {200}
     assert max(look.requests or 0 for look in looks) > 4 * LIMIT
@@ -85,7 +85,7 @@ async def test_a_burst_of_60_never_stands_above_the_limit_in_the_engine(
     direct: Traffic, gateways: Gateways, replicas: int
 ) -> None:
     async with gateways(replicas, MAX_INFLIGHT=str(LIMIT)) as clients, watching(direct) as looks:
-        answers = await asyncio.gather(*spread(60, clients, max_tokens=32))
+        answers = await asyncio.gather(*spread(60, clients, max_tokens=128))
 
     assert {answer.status for answer in answers} == {200}
     assert max(look.running or 0 for look in looks) == SEATS, "the gate must not leave seats empty"
@@ -94,9 +94,9 @@ async def test_a_burst_of_60_never_stands_above_the_limit_in_the_engine(
 
 async def test_a_limit_that_nobody_set_is_learned_from_the_engine(direct: Traffic, gateways: Gateways) -> None:
     async with gateways(1, POLL_SECONDS="0.5") as (client,):
-        await asyncio.gather(*client.burst(24, max_tokens=64))
+        await asyncio.gather(*client.burst(24, max_tokens=300))
         async with watching(direct) as looks:
-            answers = await asyncio.gather(*client.burst(24, max_tokens=32))
+            answers = await asyncio.gather(*client.burst(24, max_tokens=200))
 
     assert {answer.status for answer in answers} == {200}
     assert SEATS <= max(look.requests or 0 for look in looks) <= LIMIT + 2
