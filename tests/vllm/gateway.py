@@ -30,10 +30,10 @@ NOT_FORWARDED = {"host", "connection", "content-length", "transfer-encoding", "k
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """One client for the life of the process, without a limit, so that only the gate holds requests back.
 
-    It keeps a connection far shorter than vLLM's 5 s: a gateway that the engine starves reads an answer up to 2 s late,
-    and would send the next request on a connection that the engine has just closed.
+    Each request has a connection of its own: an engine closes those that are idle, and a request that met one as it is
+    closed would fail, which is not what is looked at here.
     """
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=1)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(os.environ[ENGINE], connector=connector, auto_decompress=False) as session:
         app.state.session = session
         yield
@@ -68,15 +68,16 @@ def running(count: int, engine_url: str, settings: Mapping[str, str], logs: Path
 
     `settings` are added to the environment. Nothing is exported unless they say so. The logs are `gateway-N.log`.
     """
-    with contextlib.ExitStack() as started:
-        waiting = [started.enter_context(_start(engine_url, settings, logs / f"gateway-{n}.log")) for n in range(count)]
-        for process, port, log in waiting:
-            processes.wait_until_healthy(process, "127.0.0.1", port, log, START_SECONDS)
-        try:
+    names = [logs / f"gateway-{n}.log" for n in range(count)]
+    try:
+        with contextlib.ExitStack() as started:
+            waiting = [started.enter_context(_start(engine_url, settings, log)) for log in names]
+            for process, port, log in waiting:
+                processes.wait_until_healthy(process, "127.0.0.1", port, log, START_SECONDS)
             yield [f"http://127.0.0.1:{port}" for _, port, _ in waiting]
-        finally:
-            for _, _, log in waiting:
-                print(f"{log.name}:\n{processes.tail(log)}")  # which pytest shows when the test fails
+    finally:
+        for log in names:
+            print(f"{log.name}:\n{processes.tail(log)}")  # which pytest shows when the test fails
 
 
 @contextlib.contextmanager

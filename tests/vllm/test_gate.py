@@ -209,7 +209,7 @@ async def test_the_wait_at_the_gate_the_connection_and_the_engines_work_are_one_
         async with occupied(client, direct):
             headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
             request = asyncio.create_task(client.complete(4, headers=headers))
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(2.0)
         parked = await request
 
         assert parked.status == 200
