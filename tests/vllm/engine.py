@@ -116,10 +116,12 @@ def run_in_foreground(environment: Environment, options: Options, host: str, por
 
 
 def _command(environment: Environment, options: Options, host: str, port: int) -> list[str]:
-    # `vllm serve` looks for a distribution named vllm, and the CPU build has another name.
+    # `vllm serve` looks for a distribution named vllm, and the CPU build has another name. In bfloat16, which it would
+    # choose, its attention uses AMX wherever the processor has it without the permission that Linux wants to be asked
+    # for, and the worker dies of SIGILL.
     return [
-        str(environment.python), "-m", "vllm.entrypoints.openai.api_server",
-        "--model", str(environment.model), "--load-format", "dummy", "--served-model-name", MODEL, "--enforce-eager",
+        str(environment.python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(environment.model),
+        "--load-format", "dummy", "--dtype", "float32", "--served-model-name", MODEL, "--enforce-eager",
         "--host", host, "--port", str(port), *options.arguments(),
     ]  # fmt: skip
 
