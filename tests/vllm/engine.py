@@ -101,6 +101,7 @@ def running(environment: Environment, options: Options, log: Path, host: str = "
     started_at, began = time.time(), time.monotonic()
     command = _command(environment, options, host, port)
     with processes.group(command, _surroundings(), environment.directory, log) as process:
+        processes.give_way(process)
         processes.wait_until_healthy(process, host, port, log, START_SECONDS)
         yield Engine(host, port, options, started_at, time.monotonic() - began, log)
 
@@ -134,6 +135,9 @@ def _surroundings() -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
+        # Its 5 s are too few where a client may stand still for as long: it would read an answer and not yet see that
+        # its connection was closed after it (docs/tuning.md, Keep-alive).
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
         "OTEL_BSP_SCHEDULE_DELAY": "200",
     }

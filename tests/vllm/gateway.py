@@ -28,12 +28,8 @@ NOT_FORWARDED = {"host", "connection", "content-length", "transfer-encoding", "k
 
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """One client for the life of the process, without a limit, so that only the gate holds requests back.
-
-    Each request has a connection of its own: an engine closes those that are idle, and a request that met one as it is
-    closed would fail, which is not what is looked at here.
-    """
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    """One client for the life of the process, without a limit, so that only the gate holds requests back."""
+    connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(os.environ[ENGINE], connector=connector, auto_decompress=False) as session:
         app.state.session = session
         yield
