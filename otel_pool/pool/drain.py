@@ -2,8 +2,8 @@
 
 `Histogram.record` cleans, copies, sorts and hashes the attributes of every sample, though a drain has thousands with
 the same ones. Here the first sample goes through `record`, which makes whatever the SDK needs for the series; the
-others go to the aggregations that it made, one for each reader and view, by their own `aggregate`, under their own
-lock. What the SDK computes, it still computes itself.
+others go to the aggregations that it made, one for each reader and view: all at once where they have explicit buckets
+(see `buckets`), else one by one through their own `aggregate`.
 
 This looks at private parts of the SDK, so nothing is taken for granted: every object on the way must be of the very
 class that is known here, and an exemplar filter must be one that keeps none of these samples. Anything else, and any
@@ -19,9 +19,10 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+from otel_pool.pool import buckets
 from otel_pool.telemetry import Attributes, Histogram
 
 #: Below this many samples the detour costs more than it saves.
@@ -29,6 +30,9 @@ _FEW = 4
 #: Samples between two pauses: some 0.3 ms of the interpreter at a time, so that an event loop beside it goes on.
 _RECORD_STRIDE = 25
 _AGGREGATE_STRIDE = 250
+_BUCKET_STRIDE = 1000
+
+Add = Callable[[list[float]], None]
 
 
 def record_all(instrument: Histogram, samples: list[float], attributes: Attributes) -> None:
@@ -37,11 +41,13 @@ def record_all(instrument: Histogram, samples: list[float], attributes: Attribut
         return
     instrument.record(samples[0], attributes)
     rest = samples[1:]
-    series = _series(instrument, attributes) if len(rest) >= _FEW and _plain(rest) else None
-    if series is None:
-        _each(rest, _RECORD_STRIDE, lambda sample: instrument.record(sample, attributes))
-    else:
-        _each(rest, _AGGREGATE_STRIDE, series)
+    adds = _series(instrument, attributes) if len(rest) >= _FEW and _plain(rest) else None
+    if adds is None:
+        adds = [(_RECORD_STRIDE, _each(lambda sample: instrument.record(sample, attributes)))]
+    for stride, add in adds:
+        for start in range(0, len(rest), stride):
+            add(rest[start : start + stride])
+            time.sleep(0)
 
 
 def forget(instruments: Iterable[object]) -> bool:
@@ -78,11 +84,12 @@ def _forget(sdk: _Sdk, instrument: Any) -> bool:
     return True
 
 
-def _each(samples: list[float], stride: int, record: Callable[[float], None]) -> None:
-    for start in range(0, len(samples), stride):
-        for sample in samples[start : start + stride]:
+def _each(record: Callable[[float], None]) -> Add:
+    def add(samples: list[float]) -> None:
+        for sample in samples:
             record(sample)
-        time.sleep(0)
+
+    return add
 
 
 def _plain(samples: list[float]) -> bool:
@@ -90,8 +97,11 @@ def _plain(samples: list[float]) -> bool:
     return min(samples) >= 0.0 and math.isfinite(sum(samples))
 
 
-def _series(instrument: Histogram, attributes: Attributes) -> Callable[[float], None] | None:
-    """What aggregates one more sample of the series, or None where the SDK is not as it is known here."""
+def _series(instrument: Histogram, attributes: Attributes) -> list[tuple[int, Add]] | None:
+    """What adds more samples to the series, for each of its aggregations, and how many of them at a time.
+
+    None where the SDK is not as it is known here.
+    """
     sdk = _sdk()
     real = getattr(instrument, "_real_instrument", instrument)
     if sdk is None or type(real) is not sdk.histogram:
@@ -101,19 +111,22 @@ def _series(instrument: Histogram, attributes: Attributes) -> Callable[[float], 
         aggregations = _aggregations(sdk, real, measurement)
     except (AttributeError, KeyError, TypeError):
         return None
-    if aggregations is None:
-        return None
+    return None if aggregations is None else [_adding(one, measurement) for one in aggregations]
+
+
+def _adding(aggregation: Any, measurement: Any) -> tuple[int, Add]:
+    if buckets.known(aggregation.__class__):
+        return _BUCKET_STRIDE, partial(buckets.add, aggregation)
     set_value = object.__setattr__  # a Measurement is frozen; nobody keeps this one
 
     def aggregate(sample: float) -> None:
         set_value(measurement, "value", sample)
-        for one in aggregations:
-            one(measurement, False)
+        aggregation.aggregate(measurement, False)
 
-    return aggregate
+    return _AGGREGATE_STRIDE, _each(aggregate)
 
 
-def _aggregations(sdk: _Sdk, instrument: Any, measurement: Any) -> list[Callable[[Any, bool], None]] | None:
+def _aggregations(sdk: _Sdk, instrument: Any, measurement: Any) -> list[Any] | None:
     consumer = instrument._measurement_consumer
     if type(consumer) is not sdk.consumer or not _keeps_no_exemplar(sdk, consumer, measurement):
         return None
@@ -127,7 +140,7 @@ def _aggregations(sdk: _Sdk, instrument: Any, measurement: Any) -> list[Callable
             aggregation = _aggregation(sdk, match, measurement.attributes)
             if aggregation is None:
                 return None
-            found.append(aggregation.aggregate)
+            found.append(aggregation)
     return found
 
 

@@ -26,7 +26,7 @@ from opentelemetry.sdk.metrics.view import (
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_pool.names import pool as names
-from otel_pool.pool import drain
+from otel_pool.pool import buckets, drain
 from otel_pool.pool.drain import record_all
 from otel_pool.telemetry import histogram
 
@@ -91,8 +91,11 @@ WAYS: dict[str, Callable[[], tuple[list[InMemoryMetricReader], dict[str, Any]]]]
 }
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one by one"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_drain_exports_what_record_exports(way: str) -> None:
+def test_a_drain_exports_what_record_exports(way: str, at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not at_once:
+        monkeypatch.setattr(buckets, "known", lambda cls: False)
     readers, provider = WAYS[way]()
     drained = exported(record_all, readers, **provider)
     readers, provider = WAYS[way]()
@@ -168,6 +171,37 @@ def test_an_aggregation_that_takes_other_arguments_is_not_used() -> None:
 
     assert drain._takes_a_measurement(sdk_aggregation._ExplicitBucketHistogramAggregation)
     assert not drain._takes_a_measurement(Later)
+
+
+def test_an_aggregation_that_counts_in_another_way_is_fed_one_by_one() -> None:
+    known = sdk_aggregation._ExplicitBucketHistogramAggregation
+
+    class Heir(known):
+        """Whose `aggregate` is inherited: what else it overrides is not known."""
+
+    def aggregate(self: Any, measurement: Any, should_sample_exemplar: bool = True) -> None:
+        self._scaled_sum += measurement.value
+
+    later = type(known.__name__, (known,), {"aggregate": aggregate})
+
+    assert buckets.known(known)
+    assert not buckets.known(Heir)
+    assert not buckets.known(later)
+    assert not buckets.known(sdk_aggregation._ExponentialBucketHistogramAggregation)
+
+
+def test_samples_on_the_boundaries_fall_into_the_buckets_that_end_with_them() -> None:
+    reader = InMemoryMetricReader()
+    meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("test")
+    instrument = meter.create_histogram("h", explicit_bucket_boundaries_advisory=[1.0, 2.0, 4.0])
+
+    record_all(instrument, [9.75, 0.0, 1.0, 1.5, 2.0, 3.25, 4.0, 0.125], ENGINE)
+
+    data = reader.get_metrics_data()
+    assert data is not None
+    (point,) = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
+    assert point.bucket_counts == (3, 2, 2, 1)
+    assert (point.count, point.sum, point.min, point.max) == (8, 21.625, 0.0, 9.75)
 
 
 def test_without_an_sdk_nothing_is_recorded_and_nothing_fails() -> None:
