@@ -44,7 +44,9 @@ TRANSITIONS: dict[str, dict[State, State]] = {
     "failed": {State.ASKED: State.DONE, State.QUEUED: State.DONE, State.CONNECTING: State.DONE, State.DONE: State.DONE},
 }
 
-# Bound once: the steps below run on every request.
+# Bound once: the steps below run on every request, and an enumeration looks its members up the slow way.
+_NEW = State.ASKED
+_ENDED = State.DONE
 _QUEUED = TRANSITIONS["queued"]
 _DEQUEUED = TRANSITIONS["dequeued"]
 _CONNECTING = TRANSITIONS["connecting"]
@@ -85,7 +87,7 @@ class Acquisition:
         self.destination = destination
         self.asked_at = asked_at
         self.websocket = websocket
-        self.state = State.ASKED
+        self.state = _NEW
         self.waited = 0.0
         self.rounds = 0
         self.first_queued: float | None = None
@@ -134,7 +136,7 @@ class Acquisition:
         """The connection was given back or closed. Returns the seconds in use; zero when it had ended before."""
         before = self.state
         self.state = _RELEASED[before]
-        if before is State.DONE:
+        if before is _ENDED:
             return 0.0
         used = now - self._since
         self.destination.leave_active(self, used)
@@ -144,7 +146,7 @@ class Acquisition:
         """It ended without a connection, by an exception of class name `error_type`."""
         before = self.state
         self.state = _FAILED[before]
-        if before is State.DONE:
+        if before is _ENDED:
             return
         if before is State.QUEUED:
             self._leave_queue(now)

@@ -148,12 +148,6 @@ class TracedAcquisition(Acquisition):
     async def send_connection_reuseconn(self) -> None:
         """Nothing to enter: an acquisition that never connected has reused."""
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[None]]:
-        # `traces` is an internal contract of aiohttp: a signal that is new to us, or of DNS, is none of ours.
-        if name.startswith("send_"):
-            return _no_signal
-        raise AttributeError(name)
-
     def on_acquired(self, connection: Any) -> None:
         """`connect` returned."""
         try:
@@ -212,6 +206,13 @@ class TracedAcquisition(Acquisition):
 
 async def _no_signal(*_args: Any, **_kwargs: Any) -> None:
     """A signal of no interest."""
+
+
+# `traces` is an internal contract of aiohttp: what else this release sends, of DNS or new to us, is none of ours. With
+# a `__getattr__` instead, the interpreter would look every attribute of an acquisition up the slow way.
+for _name in dir(Trace):
+    if _name.startswith("send_") and not hasattr(TracedAcquisition, _name):
+        setattr(TracedAcquisition, _name, _no_signal)
 
 
 def _claim(traces: list[Any]) -> bool:

@@ -210,15 +210,12 @@ async def test_a_connect_of_another_signature_is_left_alone(
     assert "takes other arguments than are known" in caplog.records[0].getMessage()
 
 
-async def test_a_signal_that_is_new_to_us_is_answered(fresh: Telemetry) -> None:
-    async with serving() as server, aiohttp.ClientSession() as session:
-        await (await session.get(server.url)).read()
-        pool = vars(session.connector)[aiohttp_connector.ATTRIBUTE]
-        traced = aiohttp_hook.TracedAcquisition(pool.destination(aiohttp.client.URL(server.url)), 0.0)
-    assert await traced.send_connection_of_the_future("host", key=1) is None
-    assert inspect.iscoroutinefunction(traced.send_dns_cache_hit)
-    with pytest.raises(AttributeError):
-        _ = traced.anything_else
+async def test_every_signal_that_this_release_sends_to_its_traces_is_answered() -> None:
+    signals = [name for name in dir(aiohttp.tracing.Trace) if name.startswith("send_")]
+    assert {"send_connection_queued_start", "send_connection_reuseconn", "send_dns_cache_hit"} <= set(signals)
+    for name in signals:
+        assert inspect.iscoroutinefunction(getattr(aiohttp_hook.TracedAcquisition, name)), name
+    assert await aiohttp_hook.TracedAcquisition.send_dns_cache_hit("host", key=1) is None
 
 
 async def test_full_buffers_count_what_they_drop_and_the_counters_stay_right(
