@@ -55,6 +55,11 @@ class AdmissionGateInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # unty
             return
         try:
             self._start(kwargs)
+        except ModuleNotFoundError as error:
+            _logger.error(  # noqa: TRY400  # the traceback of a module that is not installed says no more
+                "the admission gate needs %s, which is not installed: pip install 'otel-pool[gate]'; "
+                "requests go on without it", error.name
+            )  # fmt: skip
         except Exception:
             # The loader stops at the first instrumentor that raises: the others must not pay for this one.
             _logger.exception("the admission gate could not start; requests go on without it")

@@ -1,39 +1,43 @@
-"""The front door: `otel-pool COMMAND`. Each command is a module of this package, imported only when it is asked for."""
+"""The front door: `otel-pool COMMAND`. Each command is a module of this package.
+
+The base install has none of what the commands need: whichever module is missing, the user is told what to install.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
+import sys
+from typing import NamedTuple
 
-import click
 
-import otel_pool
+class Command(NamedTuple):
+    """A command of the front door, by the name of its module."""
 
-#: command -> (module of this package, one line for --help). The module's `command` is the click command.
+    #: One line for --help.
+    line: str
+    #: The extra of this package that brings all it needs.
+    extra: str
+
+
 COMMANDS = {
-    "check": ("check", "Say what a configuration carries per worker, and what collides with what."),
-    "demo": ("demo", "Show queue time apart from engine time, on real sockets, and which of the two binds."),
-    "engine": ("engine", "Serve a synthetic engine with vLLM-shaped metrics."),
-    "proxy": ("proxy", "Serve a model proxy in front of engines."),
+    "check": Command("Say what a configuration carries per worker, and what collides with what.", "cli"),
+    "demo": Command("Show queue time apart from engine time, on real sockets, and which of the two binds.", "bench"),
+    "engine": Command("Serve a synthetic engine with vLLM-shaped metrics.", "bench"),
+    "proxy": Command("Serve a model proxy in front of engines.", "proxy"),
 }
 
 
-class _Lazy(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(f"{__name__}.{COMMANDS[cmd_name][0]}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
-
-
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(otel_pool.__version__, prog_name="otel-pool")
 def main() -> None:
-    """See, size and control the two queues in front of an LLM engine."""
+    """Run the command that the arguments name."""
+    try:
+        from otel_pool.cli.group import group  # noqa: PLC0415  # click may not be there
+
+        group(prog_name="otel-pool")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("otel_pool"):
+            raise
+        command = next((argument for argument in sys.argv[1:] if argument in COMMANDS), None)
+        extra = COMMANDS[command].extra if command else "cli"
+        sys.exit(
+            f"Error: `otel-pool{f' {command}' if command else ''}` needs {error.name}, which is not installed: "
+            f"pip install 'otel-pool[{extra}]'"
+        )

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 from click.testing import CliRunner
 
-from otel_pool.cli import main
+from otel_pool.cli.group import group
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def test_a_taken_port_is_an_error_that_names_it() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = CliRunner().invoke(main, ["engine", "--ports", f"0,{port}"])
+        result = CliRunner().invoke(group, ["engine", "--ports", f"0,{port}"])
     assert result.exit_code == 1
     assert f"port {port} on 127.0.0.1 is taken" in result.output
 
@@ -68,6 +68,6 @@ def test_a_taken_port_is_an_error_that_names_it() -> None:
     ],
 )
 def test_an_option_that_cannot_be_served_is_one_clear_error(option: str, value: str, named: str) -> None:
-    result = CliRunner().invoke(main, ["engine", option, value])
+    result = CliRunner().invoke(group, ["engine", option, value])
     assert result.exit_code == 2
     assert named in result.output
