@@ -23,6 +23,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 from wrapt import register_post_import_hook
 
 from otel_pool.admission.settings import ENGINES
+from otel_pool.missing import advice
 from otel_pool.patching import Patch
 
 _logger = logging.getLogger(__name__)
@@ -55,14 +56,13 @@ class AdmissionGateInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # unty
             return
         try:
             self._start(kwargs)
-        except ModuleNotFoundError as error:
-            _logger.error(  # noqa: TRY400  # the traceback of a module that is not installed says no more
-                "the admission gate needs %s, which is not installed: pip install 'otel-pool[gate]'; "
-                "requests go on without it", error.name
-            )  # fmt: skip
-        except Exception:
+        except Exception as error:
             # The loader stops at the first instrumentor that raises: the others must not pay for this one.
-            _logger.exception("the admission gate could not start; requests go on without it")
+            said = advice(error, "gate") if isinstance(error, ModuleNotFoundError) else None
+            if said is None:
+                _logger.exception("the admission gate could not start; requests go on without it")
+            else:
+                _logger.error("the admission gate %s; requests go on without it", said)  # noqa: TRY400  # it says all
 
     def _uninstrument(self, **kwargs: Any) -> None:
         self._on = False

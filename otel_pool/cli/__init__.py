@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
+from otel_pool.missing import advice
+
 
 class Command(NamedTuple):
     """A command of the front door, by the name of its module."""
@@ -33,11 +35,8 @@ def main() -> None:
 
         group(prog_name="otel-pool")
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("otel_pool"):
-            raise
         command = next((argument for argument in sys.argv[1:] if argument in COMMANDS), None)
-        extra = COMMANDS[command].extra if command else "cli"
-        sys.exit(
-            f"Error: `otel-pool{f' {command}' if command else ''}` needs {error.name}, which is not installed: "
-            f"pip install 'otel-pool[{extra}]'"
-        )
+        said = advice(error, COMMANDS[command].extra if command else "cli")
+        if said is None:
+            raise
+        sys.exit(f"Error: `otel-pool{f' {command}' if command else ''}` {said}")

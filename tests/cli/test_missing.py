@@ -54,3 +54,11 @@ def test_the_gate_by_instrumentation_says_what_to_install_and_the_program_goes_o
         "the admission gate needs msgspec, which is not installed: pip install 'otel-pool[gate]'; "
         "requests go on without it\n"
     )
+
+
+def test_a_module_of_our_own_that_is_missing_is_no_matter_of_an_install() -> None:
+    done = run_without("otel_pool.cli.check", "from otel_pool.cli import main; main()", "check")
+
+    assert done.returncode == 1
+    assert "ModuleNotFoundError" in done.stderr
+    assert "pip install" not in done.stderr

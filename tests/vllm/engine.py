@@ -110,6 +110,7 @@ def run_in_foreground(environment: Environment, options: Options, host: str, por
     """Run an engine with its output on the terminal until it ends or Ctrl-C; return its exit status."""
     command = _command(environment, options, host, port)
     with processes.group(command, _surroundings(), environment.directory, log=None) as process:
+        processes.give_way(process)
         try:
             return process.wait()
         except KeyboardInterrupt:
