@@ -21,7 +21,7 @@ from tests.support.spans import SpanReceiver
 from tests.vllm import gateway
 from tests.vllm.conftest import ENGINE_BOUND, SEATS
 from tests.vllm.engine import MODEL, Engine
-from tests.vllm.traffic import PROMPT, Answer, Traffic, traffic, watching
+from tests.vllm.traffic import PROMPT, Answer, Traffic, hang_up, occupied, traffic, watching
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -50,23 +50,6 @@ def gateways(engine: Engine, tmp_path: Path) -> Gateways:
 def spread(count: int, over: list[Traffic], max_tokens: int) -> list[asyncio.Task[Answer]]:
     """`count` requests at once, evenly over the gateways."""
     return [task for client in over for task in client.burst(count // len(over), max_tokens)]
-
-
-@contextlib.asynccontextmanager
-async def occupied(client: Traffic, engine: Traffic) -> AsyncIterator[None]:
-    """One request runs until the block ends: as a stream, so that the gateway learns at once that its client left."""
-    request = asyncio.create_task(client.complete(8_000, stream=True))
-    await engine.sample_when(lambda seen: seen.running == 1)
-    try:
-        yield
-    finally:
-        await hang_up([request])
-
-
-async def hang_up(requests: list[asyncio.Task[Answer]]) -> None:
-    for request in requests:
-        request.cancel()
-    await asyncio.gather(*requests, return_exceptions=True)
 
 
 async def test_without_settings_the_excess_stands_in_the_engine_and_no_header_is_added(

@@ -109,6 +109,24 @@ async def watching(engine: Traffic) -> AsyncIterator[list[Sample]]:
         await asyncio.gather(watcher, return_exceptions=True)
 
 
+async def hang_up(requests: list[asyncio.Task[Answer]]) -> None:
+    """The client leaves all of `requests`."""
+    for request in requests:
+        request.cancel()
+    await asyncio.gather(*requests, return_exceptions=True)
+
+
+@asynccontextmanager
+async def occupied(client: Traffic, engine: Traffic) -> AsyncIterator[None]:
+    """One request runs until the block ends: as a stream, so that a gateway learns at once that its client left."""
+    request = asyncio.create_task(client.complete(8_000, stream=True))
+    await engine.sample_when(lambda seen: seen.running == 1)
+    try:
+        yield
+    finally:
+        await hang_up([request])
+
+
 @asynccontextmanager
 async def traffic(url: str) -> AsyncIterator[Traffic]:
     """A `Traffic` to `url` on a session of its own."""
