@@ -31,7 +31,7 @@ class KvGate:
         if usage is None:
             # Unknown is not full: whether requests wait is seen by the limit alone.
             self.closed = False
-        elif usage <= self._open_at or sample.requests == 0:
+        elif usage <= self._open_at or (sample.requests == 0 and not waiting):
             self.closed = False
         elif usage >= self._close_at and (waiting or preempting):
             self.closed = True

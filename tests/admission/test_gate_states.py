@@ -262,8 +262,12 @@ def test_an_absent_kv_gauge_is_unknown_and_closes_nothing() -> None:
 def test_an_engine_without_requests_has_its_kv_gate_open_whatever_the_gauge_says() -> None:
     gate = KvGate(0.90, 0.85)
     gate.read(Sample(sent_at=0.0, running=4.0, waiting=1.0, kv_usage=0.95))
-    gate.read(Sample(sent_at=1.0, running=0.0, waiting=0.0, kv_usage=0.95))
+    idle = Sample(sent_at=1.0, running=0.0, waiting=0.0, kv_usage=0.95)
+    gate.read(idle)
     assert not gate.closed
+    # A report in an answer, later than that scrape: by now some wait.
+    gate.read(idle, usage=0.95, waiting=5.0)
+    assert gate.closed
 
 
 def test_a_limit_above_what_the_engine_ever_runs_is_no_reason_to_wait() -> None:
