@@ -118,7 +118,10 @@ class AdmissionSettings:
         "Prompts of at least so many tokens take the lane for long ones; 0 for no such lane.",
     )
     long_prompt_max: int = option(
-        PREFIX + "LONG_PROMPT_MAX", integer(1), 1, "Long prompts that may be in prefill at once."
+        PREFIX + "LONG_PROMPT_MAX",
+        integer(1),
+        1,
+        "Long prompts that may be in prefill at once; with an answer that is not streamed, until its end.",
     )
     key_header: str = option(
         PREFIX + "KEY_HEADER",
