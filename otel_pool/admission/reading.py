@@ -2,8 +2,8 @@
 
 One engine is the plain case. Several engines behind one model, where nobody says which of them a request will go to,
 are gated over their sum: counts and limits are added, the KV gate is shut only when it is shut at each of them. An
-engine that sleeps or is wedged gives no room, and neither does one that refuses connections while another answers: all
-that is sent then goes to the other. One whose figures are merely old counts with its last ones.
+engine that sleeps or is wedged gives no room, and neither does one that nobody can connect to while another answers:
+all that is sent then goes to the other. One whose figures are merely old counts with its last ones.
 
 This module does no I/O; `engine.observer` brings the views.
 """
