@@ -1,6 +1,10 @@
 """A look into a request's body, for as much as the gate needs and no more.
 
-What cannot be read is *opaque*: it is forwarded under the defaults, and it is the engine that answers 400 if it must.
+It is read as leniently as vLLM reads it, or a request would pass the gate that the engine serves: `4.0` and `"4"` are
+numbers, `1` and `"true"` say yes, and Python's NaN is no error. Where only the model can be read, the request counts as
+one that asks for nothing special. What cannot be read at all is *opaque*: it is forwarded under the defaults, and it is
+the engine that answers 400 if it must.
+
 Nothing is built from the prompt: its place in the body is found, and its length taken. On a key that stands twice the
 last counts, as for the engine.
 """
@@ -43,6 +47,12 @@ class _Body(msgspec.Struct):
     input: msgspec.Raw = msgspec.Raw(b"")
 
 
+class _Model(msgspec.Struct):
+    """The one key that says which gate it is."""
+
+    model: str | None = None
+
+
 @dataclass(frozen=True)
 class Peek:
     """What a body says of its request."""
@@ -65,7 +75,8 @@ class Peek:
 
 OPAQUE = Peek(opaque=True)
 
-_decoder = msgspec.json.Decoder(_Body)
+_decoder = msgspec.json.Decoder(_Body, strict=False)
+_model_decoder = msgspec.json.Decoder(_Model, strict=False)
 _FIRST_OF_LIST = re.compile(rb"\[\s*(.)", re.DOTALL)
 _parts = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -77,10 +88,23 @@ def peek(body: bytes, content_type: str = "", content_encoding: str = "") -> Pee
     if content_type and "json" not in content_type.lower():
         return OPAQUE
     try:
-        return _peek(_decoder.decode(body), media=any(mark in body for mark in _MEDIA))
+        try:
+            return _look(body)
+        except msgspec.DecodeError:
+            # Python's `json` writes and reads these besides JSON. In a text they are replaced too, at the same length.
+            return _look(body.replace(b"NaN", b"0.0").replace(b"Infinity", b"0.000000"))
     except (msgspec.MsgspecError, RecursionError, ValueError):
         # The parser's own error, nesting deeper than it goes, or bytes that are not UTF-8.
         return OPAQUE
+
+
+def _look(body: bytes) -> Peek:
+    try:
+        found = _decoder.decode(body)
+    except msgspec.ValidationError:
+        model = _model_decoder.decode(body).model
+        return OPAQUE if model is None else Peek(model=model)
+    return _peek(found, media=any(mark in body for mark in _MEDIA))
 
 
 def _peek(found: _Body, *, media: bool) -> Peek:

@@ -46,6 +46,20 @@ async def test_a_burst_is_held_to_the_limit_and_all_of_it_is_answered(door: str,
         assert gate.driver.gate.room.ledger.leases == 0
 
 
+@pytest.mark.parametrize("extra", [b'"n": 4.0', b'"stream": 1', b'"temperature": NaN', b'"n": true'], ids=str)
+async def test_what_vllm_would_serve_does_not_pass_its_models_gate(door: str, extra: bytes, engine: Engine) -> None:
+    """Case 39: of two models the body alone says which gate it is."""
+    engines = f"m={engine.url};other=http://127.0.0.1:9"
+    async with gateway(door, engine.url, engines=engines, max_inflight=1, max_queue_depth=0) as gate:
+        driver = gate.controller.driver((engine.url,))
+        assert driver is not None
+        with driver.passage(Ask()):
+            body, headers = b'{"model": "m", ' + extra + b"}", {"Content-Type": "application/json"}
+            async with gate.session.post(gate.url + PATH, data=body, headers=headers) as response:
+                assert response.headers["x-otel-pool-rejected-reason"] == "queue_full"
+        assert gate.forwarded == 0
+
+
 async def test_a_stream_that_waits_gets_its_status_from_the_engine(door: str, engine: Engine) -> None:
     """Case 33: no 200 is sent before the engine answers or the heartbeat is due."""
     async with gateway(door, engine.url, max_inflight=1) as gate:

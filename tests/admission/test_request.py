@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_pool.admission.request import OPAQUE, peek
+from otel_pool.admission.request import OPAQUE, Peek, peek
 
 
 def body(**keys: object) -> bytes:
@@ -34,11 +34,31 @@ def test_of_duplicate_keys_the_last_counts() -> None:
 @pytest.mark.parametrize(
     "raw",
     [b"", b"not json", b"[1, 2]", b"{", b'{"model": 1}', b'{"n": 1.5}', b'{"model": "\xff"}', b"[" * 200_000,
-     b'{"x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", b"null"],
+     b'{"model": "m", "x": NaNs}', b'{"x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", b"null"],
 )  # fmt: skip
 def test_what_cannot_be_read_is_opaque_and_no_error(raw: bytes) -> None:
     """Case 39: not JSON, 200,000 nested brackets, other types: the engine is the one to answer 400."""
     assert peek(raw) is OPAQUE
+
+
+@pytest.mark.parametrize(
+    ("raw", "sequences", "stream", "max_tokens"),
+    [
+        (b'"n": 4.0', 4, False, None), (b'"n": "4"', 4, False, None), (b'"max_tokens": 512.0', 1, False, 512),
+        (b'"stream": 1', 1, True, None), (b'"stream": "true"', 1, True, None),
+        (b'"n": 4, "temperature": NaN', 4, False, None), (b'"n": 4, "bias": [1, -Infinity,Infinity ]', 4, False, None),
+    ],
+)  # fmt: skip
+def test_what_vllm_reads_is_read(raw: bytes, sequences: int, stream: bool, max_tokens: int | None) -> None:
+    """Case 39: pydantic takes these for numbers and truths, and Python's `json` writes and reads NaN."""
+    found = peek(b'{"model": "m", ' + raw + b"}")
+    assert (found.model, found.sequences, found.stream, found.max_tokens) == ("m", sequences, stream, max_tokens)
+
+
+@pytest.mark.parametrize("raw", [b'"n": 1.5', b'"n": true', b'"stream": "yes"', b'"max_tokens": []'])
+def test_a_model_that_can_be_read_is_known_whatever_stands_beside_it(raw: bytes) -> None:
+    """Case 39: vLLM serves the second and the third, so they must not pass the gate of their model."""
+    assert peek(b'{"model": "m", ' + raw + b"}") == Peek(model="m")
 
 
 def test_a_compressed_or_foreign_body_is_opaque() -> None:
