@@ -23,7 +23,7 @@ from otel_pool.admission.request import Peek, peek
 from otel_pool.admission.responses import keep_alive
 from otel_pool.admission.runtime import Urls
 from otel_pool.admission.settings import MAX_BODY_BYTES
-from otel_pool.admission.ticket import Priority, Reason
+from otel_pool.admission.ticket import Reason
 from otel_pool.admission.wiring import instrument
 
 Scope = MutableMapping[str, Any]
@@ -120,8 +120,7 @@ class AdmissionMiddleware:
             if urls is None:
                 return None
             word = self._priority_of(scope, look) if self._priority_of is not None else None
-            priority = Priority(word) if word else None
-            ask = self.controller.ask(look, len(body), lambda name: header_of(scope, name), priority)
+            ask = self.controller.ask(look, len(body), lambda name: header_of(scope, name), word)
             passage = self.controller.passage(urls, ask)
         except Exception as error:  # noqa: BLE001 - told by the controller
             self.controller.failed(error)

@@ -57,7 +57,7 @@ class Controller:
         self._by_model = {each.model: each for each in self.lists}
         self._default = self._by_model.get(ANY_MODEL) or (self.lists[0] if len(self.lists) == 1 else None)
         self._runtimes: dict[asyncio.AbstractEventLoop, SharedRuntime] = {}
-        self._fault_told = self._yield_told = self._bound_told = False
+        self._fault_told = self._yield_told = self._bound_told = self._class_told = False
         self.responses = Responses(settings.reject_status, settings.retry_after_seconds, self._rng.uniform)
 
     @classmethod
@@ -108,15 +108,18 @@ class Controller:
             return None
         return runtime.gate(urls)
 
-    def ask(self, peek: Peek, size: int, header: Callable[[str], str], priority: Priority | None = None) -> Ask:
-        """What the gate must know: `size` in bytes; `header` gives the value of a request header or "" ."""
+    def ask(self, peek: Peek, size: int, header: Callable[[str], str], priority: str | None = None) -> Ask:
+        """What the gate must know: `size` in bytes; `header` gives the value of a request header or "" .
+
+        `priority` is the class's word; without one the header says it that the setting names.
+        """
         key = header(self.settings.key_header)
         return Ask(
             cost=peek.sequences,
             size=size,
             prompt_tokens=peek.prompt_tokens,
             prompt_tokens_at_least=peek.prompt_tokens_at_least,
-            priority=priority or self._priority(header),
+            priority=self._priority(priority, header),
             # The hash is salted anew in each process: the credential itself is kept nowhere.
             key=hash(key) if key else None,
         )
@@ -206,10 +209,19 @@ class Controller:
         if self._runtimes.get(loop) is shared:
             del self._runtimes[loop]
 
-    def _priority(self, header: Callable[[str], str]) -> Priority:
+    def _priority(self, given: object, header: Callable[[str], str]) -> Priority:
         name = self.settings.priority_header
-        word = header(name).strip().lower() if name else ""
+        word = given or (header(name) if name else "")
+        word = word.strip().lower() if isinstance(word, str) else word
         try:
             return Priority(word) if word else Priority.NORMAL
         except ValueError:
+            self._no_class("priority_of" if given else f"the header {name}")
             return Priority.NORMAL
+
+    def _no_class(self, source: str) -> None:
+        if not self._class_told:
+            self._class_told = True
+            words = ", ".join(each.value for each in Priority)
+            text = "%s names a class that is none of %s, and the request counts as normal; told once"
+            _logger.warning(text, source, words)

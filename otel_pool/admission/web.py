@@ -28,7 +28,7 @@ from otel_pool.admission.responses import EVENT_STREAM, Refusal, error_frame_of,
 from otel_pool.admission.runtime import Urls
 from otel_pool.admission.settings import MAX_BODY_BYTES
 from otel_pool.admission.sharers import Use
-from otel_pool.admission.ticket import Priority, Reason
+from otel_pool.admission.ticket import Reason
 from otel_pool.admission.web_exchange import BodyTooLargeError, Exchange
 from otel_pool.admission.wiring import instrument
 from otel_pool.engine.orca import RESPONSE_HEADER
@@ -150,8 +150,7 @@ class WebGate:
             if urls is None:
                 return None
             word = self._priority_of(request, look) if self._priority_of is not None else None
-            priority = Priority(word) if word else None
-            ask = self.controller.ask(look, len(body), lambda name: headers.get(name, ""), priority)
+            ask = self.controller.ask(look, len(body), lambda name: headers.get(name, ""), word)
             passage = self.controller.passage(urls, ask)
         except Exception as error:  # noqa: BLE001 - told by the controller
             self.controller.failed(error)

@@ -179,6 +179,28 @@ def test_a_class_comes_from_the_header_that_the_setting_names_and_from_no_other(
     assert plain.ask(Peek(), 1, header).key != plain.ask(Peek(), 1, lambda name: "Bearer b").key
 
 
+@pytest.mark.parametrize(
+    ("word", "priority"),
+    [("High", Priority.HIGH), (" batch", Priority.BATCH), (Priority.BATCH, Priority.BATCH), (None, Priority.NORMAL),
+     ("low", Priority.NORMAL), (7, Priority.NORMAL), (["high"], Priority.NORMAL)],
+)  # fmt: skip
+def test_a_class_by_an_applications_word_is_read_as_one_by_a_header(word: str, priority: Priority) -> None:
+    """Any other word counts as normal, and does not take its request past the gate."""
+    controller = make(f"m={A}", priority_header="x-class")
+    assert controller.ask(Peek(), 1, lambda name: "", word).priority is priority
+    if isinstance(word, str):
+        assert controller.ask(Peek(), 1, lambda name: word).priority is priority
+
+
+def test_a_word_that_is_no_class_is_told_once_with_the_classes_there_are(caplog: pytest.LogCaptureFixture) -> None:
+    controller = make(f"m={A}")
+    for _ in range(2):
+        controller.ask(Peek(), 1, lambda name: "", "low")
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "priority_of" in told
+    assert "high, normal, batch" in told
+
+
 def test_bad_settings_are_told_with_their_names_and_stop_nothing(caplog: pytest.LogCaptureFixture) -> None:
     environ = {
         "OTEL_POOL_ADMISSION_ENGINES": f"m={A};nonsense",
