@@ -37,6 +37,9 @@ PriorityOf = Callable[[Scope, Peek], "str | None"]
 #: In the scope of a request that is led through a gate: an application inside another must not gate it again.
 _GATED = "otel_pool.gated"
 
+#: What an application says of its lifespan last.
+_LAST = frozenset({"lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed"})
+
 
 class AdmissionMiddleware:
     """Holds requests back until their engine has room.
@@ -87,8 +90,15 @@ class AdmissionMiddleware:
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         use = self.controller.start()
+
+        async def told(message: Message) -> None:
+            if message["type"] in _LAST:
+                # The server leaves the loop at this word, and cancels what still runs.
+                await use.stop()
+            await send(message)
+
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, told)
         finally:
             await use.stop()
 
