@@ -8,6 +8,7 @@ value and the remedy, and the default stands. The edge that asked decides whethe
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,13 +17,21 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+#: Stands in a problem for a value that may hold a secret.
+HIDDEN = "(a value that is not shown)"
+
 
 @dataclass(frozen=True)
 class Kind:
-    """How the text of a setting is read. `parse` raises ValueError; `expects` completes "expected ..."."""
+    """How the text of a setting is read. `parse` raises ValueError; `expects` completes "expected ...".
+
+    `collected` reads what is neither text nor a number, and raises TypeError or ValueError. Without it, a collection of
+    names is taken for its text.
+    """
 
     parse: Callable[[str], Any]
     expects: str
+    collected: Callable[[object], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,9 +113,13 @@ def _number(low: float, high: float) -> Callable[[str], float]:
     return parse
 
 
-def option(environ: str, kind: Kind, default: Any, meaning: str) -> Any:
-    """A dataclass field that is read from the variable `environ`; `meaning` is one sentence for the manual."""
-    return dataclasses.field(default=default, metadata={"environ": environ, "kind": kind, "meaning": meaning})
+def option(environ: str, kind: Kind, default: Any, meaning: str, *, secret: bool = False) -> Any:
+    """A dataclass field that is read from the variable `environ`; `meaning` is one sentence for the manual.
+
+    One that may hold a `secret` is shown neither in a problem nor in the `repr` of its settings.
+    """
+    metadata = {"environ": environ, "kind": kind, "meaning": meaning, "secret": secret}
+    return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
 def read(
@@ -115,8 +128,8 @@ def read(
     """Fill `cls` from `keywords` (field name -> value), then `environ`, then the defaults.
 
     A keyword of None counts as not given. Text is parsed by the field's kind, whatever door it came through; numbers,
-    and collections of names, are checked by the same kind through their text. Anything else is a bad value. Never
-    raises for a bad value.
+    and collections of names, are checked by the same kind through their text, unless the kind reads collections itself.
+    Anything else is a bad value. Never raises for a bad value.
     """
     values: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -131,8 +144,27 @@ def read(
             values[field.name] = kind.parse(given) if isinstance(given, str) else _checked(kind, given)
         except (ValueError, TypeError, OverflowError):
             remedy = f"expected {kind.expects}; {_shown(field.default)} stays in force"
-            problems.append(Problem(setting, str(given)[:80], remedy))
+            problems.append(Problem(setting, HIDDEN if field.metadata["secret"] else str(given)[:80], remedy))
     return cls(**values), tuple(problems)
+
+
+def unknown(cls: type[Any], keywords: Mapping[str, object]) -> tuple[Problem, ...]:
+    """A problem for each keyword that no option of `cls` has; what it was given may be a secret under a slip's name."""
+    names = [field.name for field in dataclasses.fields(cls) if "environ" in field.metadata]
+    problems: list[Problem] = []
+    for keyword in keywords:
+        if keyword not in names:
+            near = difflib.get_close_matches(keyword, names, 1)
+            hint = f", did you mean {near[0]}?" if near else ";"
+            problems.append(Problem(keyword, HIDDEN, f"there is no such setting{hint} it is left out"))
+    return tuple(problems)
+
+
+def hide_user(url: str) -> str:
+    """A URL, or a text with some, without what may be a password: what stands before the last @."""
+    head, at, tail = url.rpartition("@")
+    scheme, slashes, _ = head.partition("//")
+    return f"{scheme if slashes else ''}{slashes}...@{tail}" if at else url
 
 
 def _given(
@@ -149,12 +181,16 @@ def _given(
 def _checked(kind: Kind, given: object) -> object:
     if isinstance(given, Real):
         return kind.parse(str(given))
-    if isinstance(given, (list, tuple, set, frozenset)):
+    if kind.collected is not None:
+        return kind.collected(given)
+    if isinstance(given, (list, tuple, set, frozenset)) and all(isinstance(part, (str, Real)) for part in given):
         return kind.parse(",".join(str(part) for part in given))
     raise TypeError(type(given).__name__)
 
 
 def _shown(default: object) -> str:
-    if default is None or default == ():
+    if default in (None, "", ()):
         return "no value"
+    if isinstance(default, tuple):
+        default = ",".join(default)
     return repr(default) if isinstance(default, str) else f"the default {default}"

@@ -6,12 +6,13 @@ Nothing is opened or looked up here: `REPLICAS` may name a host, and it is the c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from otel_pool.admission.kinds import can_resolve, is_token, is_url
 from otel_pool.admission.settings import ENGINES, PREFIX
-from otel_pool.settings import Problem
+from otel_pool.settings import Problem, hide_user
 
 #: The model name that stands for every model that is not named.
 ANY_MODEL = "*"
@@ -34,7 +35,7 @@ def parse_engines(setting: str) -> tuple[tuple[EngineList, ...], tuple[Problem, 
         model = model.strip()
         error = _entry_error(model, urls, lists)
         if error:
-            problems.append(Problem(ENGINES, _hide_user(entry)[:120], error))
+            problems.append(Problem(ENGINES, hide_user(entry)[:120], error))
             continue
         bases = tuple(sorted({_base(url) for url in urls.split(",") if url.strip()}))
         lists[model] = EngineList(model, bases)
@@ -50,29 +51,44 @@ def partly_shared(lists: Sequence[EngineList]) -> tuple[tuple[str, str, str], ..
     )
 
 
-def parse_headers(setting: str) -> tuple[dict[str, str], tuple[Problem, ...]]:
-    """Read `Name: value; Name: value`. The value of a header is never repeated in a problem."""
+def parse_headers(setting: str | Mapping[str, str]) -> tuple[dict[str, str], tuple[Problem, ...]]:
+    """Read `Name: value; Name: value`, or a mapping. Nothing of an entry is ever repeated in a problem."""
     headers: dict[str, str] = {}
     problems: list[Problem] = []
-    for entry in filter(None, (part.strip() for part in setting.split(";"))):
-        name, colon, value = entry.partition(":")
-        if not colon or not name.strip() or not value.strip() or not entry.isprintable():
-            remedy = "expected Name: value, separated by ;; the entry is left out"
-            problems.append(Problem(PREFIX + "METRICS_HEADERS", "(an entry that is not shown)", remedy))
-            continue
-        headers[name.strip()] = value.strip()
+    for number, (name, value) in enumerate(_pairs(setting), 1):
+        if _is_header(name, value):
+            headers[name.strip()] = value.strip()
+        else:
+            remedy = "expected Name: value, the name of letters, digits and hyphens; the entry is left out"
+            problems.append(Problem(PREFIX + "METRICS_HEADERS", f"(entry {number}, which is not shown)", remedy))
     return headers, tuple(problems)
 
 
 def parse_replicas(setting: str) -> tuple[int | str, tuple[Problem, ...]]:
     """The number of replicas, or the host name after `dns:` whose addresses are to be counted."""
     word = setting.strip()
-    if word.lower().startswith("dns:") and word[4:].strip():
-        return word[4:].strip(), ()
+    if word.lower().startswith("dns:") and can_resolve(host := word[4:].strip()):
+        return host, ()
     if word.isascii() and word.isdigit() and 1 <= int(word[:9]) <= 100_000:
         return int(word[:9]), ()
     remedy = "expected a whole number from 1 to 100000, or dns:host; 1 stands in force"
     return 1, (Problem(PREFIX + "REPLICAS", word[:80], remedy),)
+
+
+def _pairs(setting: str | Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if not isinstance(setting, str):
+        yield from setting.items()
+        return
+    for entry in filter(None, (part.strip() for part in setting.split(";"))):
+        name, _, value = entry.partition(":")
+        yield name, value
+
+
+def _is_header(name: object, value: object) -> bool:
+    """A mapping may hold anything."""
+    if not isinstance(name, str) or not isinstance(value, str):
+        return False
+    return is_token(name.strip()) and bool(value.strip()) and value.strip().isprintable()
 
 
 def _entry_error(model: str, urls: str, lists: Mapping[str, EngineList]) -> str:
@@ -83,24 +99,13 @@ def _entry_error(model: str, urls: str, lists: Mapping[str, EngineList]) -> str:
         return f"the model {model!r} is named twice; write all its engines in one entry; the first stands in force"
     for url in filter(None, (part.strip() for part in urls.split(","))):
         if not _is_base(url):
-            return f"{_hide_user(url)!r} is not a URL such as http://host:port; the entry is left out"
+            return f"{hide_user(url)!r} is not a URL such as http://host:port; the entry is left out"
     return ""
 
 
 def _is_base(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return False
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and port != 0 and not parts.username
+    return is_url(url) and not urlsplit(url).username
 
 
 def _base(url: str) -> str:
     return url.strip().rstrip("/")
-
-
-def _hide_user(url: str) -> str:
-    """A URL without what may be a password: what stands before an @."""
-    head, at, tail = url.rpartition("@")
-    return f"{head.partition('//')[0]}//...@{tail}" if at else url

@@ -31,6 +31,11 @@ _logger = logging.getLogger(__name__)
 #: Modules of the layers that stay outside the gate: the one that answers 500, and OpenTelemetry's.
 _OUTSIDE = ("starlette.middleware.errors", "opentelemetry.")
 
+#: Keywords of `instrument` that are OpenTelemetry's: no slips of ours, as others would be told.
+_NOT_OURS = (
+    "meter_provider", "tracer_provider", "logger_provider", "skip_dep_check", "raise_exception_on_conflict",
+)  # fmt: skip
+
 #: Modules whose classes are patched when they are imported: module, class, method.
 _ASGI = (("starlette.applications", "Starlette"), ("fastapi.applications", "FastAPI"))
 
@@ -73,8 +78,7 @@ class AdmissionGateInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # unty
     def _start(self, kwargs: Mapping[str, Any]) -> None:
         from otel_pool.admission.controller import Controller  # noqa: PLC0415  # unset means that nothing is imported
 
-        names = ("meter_provider", "tracer_provider", "skip_dep_check", "raise_exception_on_conflict")
-        controller = Controller.from_environment({key: value for key, value in kwargs.items() if key not in names})
+        controller = Controller.from_environment({key: value for key, value in kwargs.items() if key not in _NOT_OURS})
         if not controller.enabled:
             return
         from otel_pool.admission.wiring import instrument  # noqa: PLC0415  # likewise

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from otel_pool import settings
-from otel_pool.settings import Kind, Problem, choice, flag, fraction, integer, option, seconds, text, words
+from otel_pool.admission import kinds
+from otel_pool.settings import Problem, choice, flag, fraction, integer, option, seconds, text
 
 PREFIX = "OTEL_POOL_ADMISSION_"
 ENGINES = PREFIX + "ENGINES"
@@ -19,15 +20,6 @@ INFERENCE_PATHS = (
 )  # fmt: skip
 
 
-def _refusal(text: str) -> int:
-    if text.strip() not in {"503", "429"}:
-        raise ValueError(text)
-    return int(text)
-
-
-_REFUSALS = Kind(_refusal, "503 or 429")
-
-
 @dataclass(frozen=True)
 class AdmissionSettings:
     """The gate's options, each with its `OTEL_POOL_ADMISSION_*` name."""
@@ -37,6 +29,7 @@ class AdmissionSettings:
         text("model=http://host:port[,http://host:port]..."),
         "",
         "Which engines serve which model: `model=http://host:port[,...];...`; the model `*` stands for all others.",
+        secret=True,  # a password may stand in a URL, where it is refused
     )
     max_inflight: int = option(
         PREFIX + "MAX_INFLIGHT",
@@ -100,16 +93,24 @@ class AdmissionSettings:
         "What a sign of life is: an SSE comment, a chunk without choices, or nothing.",
     )
     reject_status: int = option(
-        PREFIX + "REJECT_STATUS", _REFUSALS, 503, "The status of a refusal: 503, or 429 for clients that want it."
+        PREFIX + "REJECT_STATUS",
+        kinds.refusals(),
+        503,
+        "The status of a refusal: 503, or 429 for clients that want it.",
     )
     metrics_path: str = option(
-        PREFIX + "METRICS_PATH", text("a path"), "/metrics", "Where an engine publishes its metrics."
+        PREFIX + "METRICS_PATH",
+        kinds.metrics_path(),
+        "/metrics",
+        "Where an engine publishes its metrics.",
+        secret=True,
     )
-    metrics_headers: str = option(
+    metrics_headers: str | Mapping[str, str] = option(
         PREFIX + "METRICS_HEADERS",
-        text("Name: value, separated by ;"),
+        kinds.headers(),
         "",
-        "Headers for the requests to it, `Name: value; ...`, such as a key.",
+        "Headers for the requests to it, `Name: value; ...`, such as a key; as a keyword also a mapping.",
+        secret=True,
     )
     long_prompt_tokens: int = option(
         PREFIX + "LONG_PROMPT_TOKENS",
@@ -125,13 +126,13 @@ class AdmissionSettings:
     )
     key_header: str = option(
         PREFIX + "KEY_HEADER",
-        text("a header name"),
+        kinds.header_name(),
         "authorization",
         "The request header whose value parts clients from each other: they take turns.",
     )
     priority_header: str = option(
         PREFIX + "PRIORITY_HEADER",
-        text("a header name"),
+        kinds.header_name(),
         "",
         "The request header that says high, normal or batch; unset, every request is normal.",
     )
@@ -143,7 +144,7 @@ class AdmissionSettings:
     )
     paths: tuple[str, ...] = option(
         PREFIX + "PATHS",
-        words("ends of paths separated by commas"),
+        kinds.path_ends(),
         INFERENCE_PATHS,
         "Ends of the paths whose POST requests the gate holds.",
     )
@@ -163,8 +164,12 @@ class AdmissionSettings:
 def read(
     environ: Mapping[str, str], keywords: Mapping[str, object] | None = None
 ) -> tuple[AdmissionSettings, tuple[Problem, ...]]:
-    """Settings from `keywords`, then `environ`; a bad value leaves its default in force and is told in the problems."""
+    """Settings from `keywords`, then `environ`; a bad value leaves its default in force and is told in the problems.
+
+    So is a keyword that is no setting.
+    """
     found, problems = settings.read(AdmissionSettings, environ, keywords)
+    problems += settings.unknown(AdmissionSettings, keywords or {})
     if found.kv_open > found.kv_close:
         remedy = f"expected at most {PREFIX}KV_CLOSE, {found.kv_close:g}, which stands in force for both"
         problems += (Problem(PREFIX + "KV_OPEN", f"{found.kv_open:g}", remedy),)

@@ -3,11 +3,51 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from otel_pool.admission.asgi import AdmissionMiddleware
+from otel_pool.admission.controller import Controller
 from otel_pool.admission.directory import EngineList, parse_engines, parse_headers, parse_replicas
-from otel_pool.admission.settings import AdmissionSettings, read
+from otel_pool.admission.instrumentor import AdmissionGateInstrumentor
+from otel_pool.admission.settings import ENGINES, AdmissionSettings, read
+from otel_pool.admission.web import web_middleware
+from tests.admission.stage import until
+
+FIELDS = {field.name: field for field in dataclasses.fields(AdmissionSettings)}
+SECRET = "Bearer sk-secret"
+DEFAULTS, _ = read({ENGINES: "m=http://h:1"})
+
+#: Texts that no setting of this name can use, each of another kind of slip.
+BAD = {
+    "engines": ("x", "m=ftp://h", "m=http://h:0", "m=http://h..x", "m=http://h:1 http://g", f"m=http://{'a' * 64}"),
+    "max_inflight": ("-1", "4.5", "ten", str(2**31)),
+    "replicas": ("0", "x", "dns:", "dns:gw..svc", f"dns:{'a' * 64}", "dns:gw:80", "dns:http://gw", "dns:g w", "100001"),
+    "workers": ("0", "4097", "auto"),
+    "max_park_seconds": ("inf", "nan", "2m", "-1", "86401"),
+    "max_queue_depth": ("-1", "1e3"),
+    "max_queue_bytes": ("-1", "1MB"),
+    "retry_after_seconds": ("0", "61"),
+    "poll_seconds": ("0", "often"),
+    "kv_close": ("90", "90%"),
+    "kv_open": ("-0.1", "nan"),
+    "heartbeat_seconds": ("-1", "3601"),
+    "heartbeat_style": ("loud",),
+    "reject_status": ("500", "5O3"),
+    "metrics_path": ("http://[", "ftp://x/y", "http://h:99999/m", "//h:0/m", "http://h..x/m", "https:m", "/m\x7f"),
+    "metrics_headers": ("Bearer x", "a b: c", "\u4e2d: x", "x:", ": x", "x: a\rb"),
+    "long_prompt_tokens": ("-5", "8k"),
+    "long_prompt_max": ("0",),
+    "key_header": ("\u4e2d", "x key", "x-key:", "x,y"),
+    "priority_header": ("\u4e2d", "x\ty"),
+    "repark": ("maybe", "2"),
+    "paths": (",", "/", "/v1/completions, //", "/v1/*", "/v1/completions?x=1", "http://h/v1/completions"),
+    "max_body_bytes": ("0", "16MiB"),
+}
 
 
 def test_without_any_setting_the_gate_is_off_and_the_defaults_are_as_documented() -> None:
@@ -25,21 +65,81 @@ def test_every_setting_has_a_name_and_a_meaning() -> None:
         assert field.metadata["meaning"].endswith(".")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "remedy"),
-    [
-        ("OTEL_POOL_ADMISSION_REJECT_STATUS", "500", "expected 503 or 429"),
-        ("OTEL_POOL_ADMISSION_HEARTBEAT_STYLE", "loud", "expected one of comment, empty-chunk, off"),
-        ("OTEL_POOL_ADMISSION_MAX_INFLIGHT", "-1", "expected a whole number from 0"),
-        ("OTEL_POOL_ADMISSION_KV_CLOSE", "90", "expected a number from 0 to 1"),
-    ],
-)
-def test_a_bad_value_is_told_with_its_remedy_and_the_default_stands(name: str, value: str, remedy: str) -> None:
-    found, (problem,) = read({name: value})
-    assert found == read({})[0]
-    assert name in str(problem)
-    assert value in str(problem)
-    assert remedy in str(problem)
+def test_every_setting_has_bad_values_here() -> None:
+    assert BAD.keys() == FIELDS.keys()
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+def test_a_bad_value_is_one_line_with_name_value_and_remedy_and_the_default_stands(
+    name: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    field = FIELDS[name]
+    controller = Controller.from_environment(environ={ENGINES: "m=http://h:1", field.metadata["environ"]: value})
+    (record,) = caplog.records
+    line = record.getMessage()
+    assert (record.levelname, record.exc_info) == ("ERROR", None)
+    assert line.startswith(f"{field.metadata['environ']}=")
+    assert repr(value)[1:-1] in line or field.metadata["secret"]
+    assert "expected " in line or "is not a URL such as" in line
+    if name == "engines":
+        assert not controller.enabled
+    elif name == "replicas":
+        assert parse_replicas(controller.settings.replicas)[0] == 1
+    elif name == "metrics_headers":
+        assert parse_headers(controller.settings.metrics_headers)[0] == {}
+    else:
+        assert controller.settings == DEFAULTS
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("value", [object(), SECRET.encode(), {1: SECRET}, [{"X-Key": SECRET}]], ids=type)
+def test_a_keyword_of_a_wrong_type_is_told_and_no_secret_with_it(
+    name: str, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = Controller.from_environment({name: value}, {} if name == "engines" else {ENGINES: "m=http://h:1"})
+    (record,) = caplog.records
+    assert name in record.getMessage().lower()
+    assert "sk-secret" not in record.getMessage() or not FIELDS[name].metadata["secret"]
+    assert "sk-secret" not in repr(controller.settings)
+
+
+def test_what_may_hold_a_secret_is_not_shown_with_the_settings() -> None:
+    secret = [name for name, field in FIELDS.items() if field.metadata["secret"]]
+    assert secret == ["engines", "metrics_path", "metrics_headers"]
+    assert SECRET not in repr(AdmissionSettings(**dict.fromkeys(secret, SECRET)))  # type: ignore[arg-type]  # texts
+
+
+@pytest.mark.parametrize("door", [partial(AdmissionMiddleware, None), web_middleware])
+def test_a_keyword_that_is_no_setting_is_told_without_its_value(
+    door: Callable[..., object], caplog: pytest.LogCaptureFixture
+) -> None:
+    door(engines="m=http://h:1", max_in_flight=72, metric_headers=SECRET)
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("max_in_flight=")
+    assert "did you mean max_inflight?" in first
+    assert second.startswith("metric_headers=")
+    assert "sk-secret" not in second
+
+
+def test_the_keywords_that_opentelemetry_gives_every_instrumentor_are_no_slips(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    instrumentor = AdmissionGateInstrumentor()
+    try:
+        instrumentor.instrument(
+            engines="m=http://h:1", skip_dep_check=True, raise_exception_on_conflict=True,
+            meter_provider=None, tracer_provider=None, logger_provider=None, max_parked=1,
+        )  # fmt: skip
+    finally:
+        instrumentor.uninstrument()
+    assert [record.getMessage().partition("=")[0] for record in caplog.records] == ["max_parked"]
+
+
+def test_the_slash_that_a_path_may_end_in_is_no_part_of_it() -> None:
+    controller = Controller.from_environment({"paths": ["/v1/chat/completions/", " /mine// "]}, {})
+    assert controller.settings.paths == ("/v1/chat/completions", "/mine")
+    for path in ("/v1/chat/completions", "/v1/chat/completions/", "/a/mine"):
+        assert controller.is_inference("POST", path)
 
 
 def test_an_opening_point_above_the_closing_point_is_told_and_lowered() -> None:
@@ -74,22 +174,65 @@ def test_an_entry_that_cannot_be_read_is_left_out_and_told(text: str, words: str
     assert "OTEL_POOL_ADMISSION_ENGINES" in str(problem)
 
 
-def test_a_password_in_a_url_is_not_repeated() -> None:
-    _, (problem,) = parse_engines("a=http://me:secret@h:1")
+@pytest.mark.parametrize(
+    "text",
+    ["a=http://me:secret@h:1", "a=me:secret@h:1", "me:secret@h:1", "a=http://me:secret@h:1,http://me:secret@h:x"],
+)
+def test_a_password_in_a_url_is_not_repeated(text: str) -> None:
+    _, (problem,) = parse_engines(text)
+    assert "h:" in str(problem)
     assert "secret" not in str(problem)
 
 
-def test_headers_are_read_and_a_bad_one_is_told_without_its_value() -> None:
-    assert parse_headers("Authorization: Bearer x; X-Org: 7")[0] == {"Authorization": "Bearer x", "X-Org": "7"}
-    found, (problem,) = parse_headers("Bearer secret")
-    assert found == {}
+@pytest.mark.parametrize(
+    "given",
+    ["Authorization: Bearer x; X-Org: 7", {"Authorization": "Bearer x", " X-Org": "7 "}],
+    ids=["text", "mapping"],
+)
+def test_headers_are_text_or_a_mapping(given: object) -> None:
+    found, problems = read({}, {"metrics_headers": given})
+    assert problems == ()
+    assert parse_headers(found.metrics_headers) == ({"Authorization": "Bearer x", "X-Org": "7"}, ())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "X-Org: 7; Bearer sk-secret",
+        {"X-Org": "7", SECRET: "x"},
+        {"X-Org": "7", "X-Key": f"{SECRET}\r\nX-Evil: 1"},
+        {"X-Org": "7", "X-Key": SECRET.encode()},
+        {"X-Org": "7", "X-Key": [SECRET]},
+    ],
+)
+def test_a_bad_header_is_told_by_its_place_alone_and_the_others_are_sent(given: object) -> None:
+    found, _ = read({}, {"metrics_headers": given})
+    headers, (problem,) = parse_headers(found.metrics_headers)
+    assert headers == {"X-Org": "7"}
+    assert str(problem).startswith("OTEL_POOL_ADMISSION_METRICS_HEADERS='(entry 2, which is not shown)'")
     assert "secret" not in str(problem)
+
+
+async def test_headers_that_came_as_a_mapping_reach_the_engine() -> None:
+    seen: list[str | None] = []
+
+    async def metrics(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization"))
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    async with TestServer(app) as engine:
+        keywords = {"engines": f"m={engine.make_url('')}", "metrics_headers": {"Authorization": "Bearer a;b"}}
+        controller = Controller.from_environment(keywords, {})
+        use = controller.start()
+        await until(lambda: bool(seen))
+        await use.stop()
+    assert seen[0] == "Bearer a;b"
 
 
 def test_replicas_are_a_number_or_a_name_to_look_up() -> None:
     assert parse_replicas("4") == (4, ())
     assert parse_replicas("dns:gateways.internal") == ("gateways.internal", ())
-    for bad in ("0", "many", "dns:", "-2"):
-        found, (problem,) = parse_replicas(bad)
-        assert found == 1
-        assert "REPLICAS" in str(problem)
+    for host in ("gw.svc.", "_http._tcp.gw", "10.0.0.1", "b\u00fccher.example"):
+        assert parse_replicas(f"DNS: {host}") == (host, ())
