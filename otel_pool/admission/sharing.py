@@ -63,7 +63,7 @@ class Sharing:
     async def _ask(self, host: str) -> None:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter of a name that cannot be put to DNS
             if not self._failed:
                 _logger.warning(
                     "the replicas of %sREPLICAS=dns:%s cannot be counted (%s); %d stands in force",
