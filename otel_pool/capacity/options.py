@@ -14,7 +14,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from otel_pool.capacity.errors import BadInputError
-from otel_pool.settings import Kind, choice, integer, seconds
+from otel_pool.settings import Kind, choice, hide_user, integer, seconds
 
 #: How often a burst may name the same prompt length, so that a slip of the finger does not fill the memory.
 MAX_PROMPTS = 100_000
@@ -217,5 +217,6 @@ def parse(name: str, value: object, where: str) -> object:
     try:
         return OPTIONS[name].kind.parse(text)
     except (ValueError, OverflowError):
-        shown = text if len(text) <= 40 else text[:37] + "..."
+        shown = hide_user(text)
+        shown = shown if len(shown) <= 40 else shown[:37] + "..."
         raise BadInputError(f"{where}: {shown!r} is not usable, expected {OPTIONS[name].kind.expects}") from None

@@ -22,6 +22,7 @@ class CapacitySettings:
         text(),
         "",
         "The engines' URLs, or their number, where more of them come than were called so far.",
+        secret=True,  # a password may stand in a URL
     )
     concurrency: int = option(
         "OTEL_POOL_CAPACITY_CONCURRENCY",

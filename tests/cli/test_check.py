@@ -114,6 +114,13 @@ def test_bad_input_gets_one_clear_line_and_exit_2(options: tuple[str, ...], says
     assert result.stdout == ""
 
 
+def test_a_password_in_an_engines_url_is_not_repeated() -> None:
+    result = check("--engines", "http://me:secret@a:99999")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "a:99999" in result.stderr
+    assert "secret" not in result.stderr
+
+
 @pytest.mark.parametrize("options", [("--config", "absent.toml"), ("--pid", "2147483646")])
 def test_what_cannot_be_read_gets_one_line_and_exit_3(options: tuple[str, ...]) -> None:
     result = check(*options)
