@@ -203,9 +203,9 @@ class Engine:
 
 async def _stream(request: web.Request, call: Call) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-    await response.prepare(request)
     # A client that leaves is no fault of the engine's: its sequences are aborted by who called this.
     with suppress(ConnectionResetError):
+        await response.prepare(request)
         async for frames in call.frames():
             await response.write(frames)
         await response.write(call.answer.end(call.sequences))
