@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 from otel_pool.capacity.errors import BadInputError
 from otel_pool.settings import Kind, choice, hide_user, integer, seconds
 
+#: The gate's setting that the option `park_seconds` stands for.
+PARK_SECONDS = "OTEL_POOL_ADMISSION_MAX_PARK_SECONDS"
 #: How often a burst may name the same prompt length, so that a slip of the finger does not fill the memory.
 MAX_PROMPTS = 100_000
 
@@ -185,7 +187,7 @@ OPTIONS: Mapping[str, Option] = {
         "destination",
     ),
     "park_seconds": Option(
-        _TIME, "How long the gate may hold a request (OTEL_POOL_ADMISSION_MAX_PARK_SECONDS).", "s", "worker"
+        seconds(0, 86_400), f"How long the gate may hold a request; by default {PARK_SECONDS}.", "s", "worker"
     ),
     "nofile": Option(
         Kind(_nofile, "a soft limit, or soft:hard such as 1024:524288"),

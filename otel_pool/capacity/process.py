@@ -1,7 +1,7 @@
 """One running process, read from outside: limits, workers, open descriptors, sockets per destination by state.
 
 Reads /proc only and sends the process nothing. Of its environment only the variables that say how many workers and
-which engines there are get read.
+which engines there are, and how long the gate may hold a request, get read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from pathlib import Path
 
 from otel_pool.capacity.errors import UnreadableError
 from otel_pool.capacity.host import ROOT
+from otel_pool.capacity.options import PARK_SECONDS
 from otel_pool.capacity.workers import VARIABLES, Workers, count_workers, family_of
 
 ENGINES = "OTEL_POOL_ENGINES"
+_WANTED = (*VARIABLES, "GUNICORN_CMD_ARGS", ENGINES, PARK_SECONDS)
 _STATES = {
     "01": "established", "02": "syn_sent", "03": "syn_recv", "04": "fin_wait1", "05": "fin_wait2", "06": "time_wait",
     "07": "close", "08": "close_wait", "09": "last_ack", "0A": "listen", "0B": "closing",
@@ -30,7 +32,8 @@ class Process:
     """A process as found.
 
     `descriptors` are open now, `inbound` of them callers' sockets. `outbound` counts its sockets per destination
-    ("address:port") and TCP state. `engines` is the text of OTEL_POOL_ENGINES, empty when not set.
+    ("address:port") and TCP state. `engines` and `park_seconds` are the texts of OTEL_POOL_ENGINES and of
+    OTEL_POOL_ADMISSION_MAX_PARK_SECONDS, empty when not set.
     """
 
     pid: int
@@ -39,6 +42,7 @@ class Process:
     inbound: int
     outbound: Mapping[tuple[str, str], int]
     engines: str
+    park_seconds: str
 
     @property
     def base(self) -> int:
@@ -66,7 +70,8 @@ def read_process(pid: int, root: Path = ROOT) -> Process:
     tables = [_lines(folder / "net" / name) for name in ("tcp", "tcp6")]
     inbound, outbound = sockets((line for table in tables for line in table), inodes)
     workers = count_workers(environ, family_of(pid, root))
-    return Process(pid, workers, len(links), inbound, outbound, environ.get(ENGINES, ""))
+    engines, park_seconds = environ.get(ENGINES, ""), environ.get(PARK_SECONDS, "")
+    return Process(pid, workers, len(links), inbound, outbound, engines, park_seconds)
 
 
 def sockets(lines: Iterable[str], inodes: set[str]) -> tuple[int, Mapping[tuple[str, str], int]]:
@@ -100,7 +105,7 @@ def _address(text: str) -> str:
 
 def _environ(path: Path) -> dict[str, str]:
     pairs = (entry.decode(errors="replace").partition("=") for entry in path.read_bytes().split(b"\0"))
-    return {name: value for name, _, value in pairs if name in (*VARIABLES, "GUNICORN_CMD_ARGS", ENGINES)}
+    return {name: value for name, _, value in pairs if name in _WANTED}
 
 
 def _link(path: Path) -> str:

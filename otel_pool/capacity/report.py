@@ -65,6 +65,8 @@ def _of_host(sizing: Sizing) -> Iterator[Figure]:
 
 _DEMAND = ("concurrency", "rate", "burst", "sessions")
 
+_PREFILL = ("prompt_tokens", "prefill_rate")
+
 #: name -> (field of Sizing, unit, scope, the plan's figures it comes from). "limit" stands for itself alone.
 _DERIVED = (
     ("effective_limit", "total", "{connection}", "worker", ("limit", "workers")),
@@ -78,6 +80,8 @@ _DERIVED = (
     ("descriptors", "descriptors", "{descriptor}", "worker", ("base_descriptors", "inbound")),
     ("hottest_connections", "host_hot_connections", "{connection}", "host", ("engines", "workers")),
     ("new_connections", "new_connections", "{connection}/s", "host", ("rate",)),
+    ("prefill_ahead", "prefill_ahead", "s", "destination", (*_PREFILL, "engine_seats", "data_parallel")),
+    ("first_token", "first_token", "s", "destination", _PREFILL),
     ("processes", "processes", "{process}", "fleet", ("workers", "replicas")),
     ("in_flight", "in_flight", "{request}", "fleet", ("workers", "replicas", "limit")),
     ("seats", "seats", "{request}", "fleet", ("engine_seats", "engines", "data_parallel")),

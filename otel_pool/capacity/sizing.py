@@ -50,7 +50,8 @@ class Sizing:
     both under the limits. `wait` is the mean time in queue (s; math.inf when it grows without bound), `burst` the
     time until the last call of a burst is answered (s), `utilisation` the offered load per connection (rho).
     `descriptors` is what a worker needs. Per host: `host_hot_connections` to the fullest destination,
-    `new_connections` to it a second. Over all replicas and workers: `processes`, and `in_flight` for all engines.
+    `new_connections` to it a second. Per engine: `prefill` of the prompts that arrive together (None when nobody gave
+    any). Over all replicas and workers: `processes`, and `in_flight` for all engines.
     """
 
     plan: Plan
@@ -74,6 +75,17 @@ class Sizing:
     host_hot_connections: float | None
     new_connections: float | None
     in_flight: float | None
+    prefill: model.Prefill | None
+
+    @property
+    def prefill_ahead(self) -> float | None:
+        """The longest prefill ahead of a request that finds no seat (s), None when nobody said what arrives."""
+        return None if self.prefill is None else self.prefill.park
+
+    @property
+    def first_token(self) -> float | None:
+        """The longest time to a first token (s), likewise."""
+        return None if self.prefill is None else self.prefill.first_token
 
     @property
     def seats(self) -> int | None:
@@ -118,6 +130,7 @@ def size(plan: Plan, host: Host) -> Sizing:
         host_hot_connections=_times(hot_connections, plan.workers),
         new_connections=_new_connections(plan),
         in_flight=_times(connections, processes),
+        prefill=_prefill(plan),
     )  # fmt: skip
 
 
@@ -197,6 +210,13 @@ def _new_connections(plan: Plan) -> float | None:
     if plan.rate is None or (plan.retain != 0 and plan.keepalive != 0):
         return None
     return plan.rate * hottest_share(plan) * plan.workers
+
+
+def _prefill(plan: Plan) -> model.Prefill | None:
+    if not plan.prompt_tokens or plan.prefill_rate is None:
+        return None
+    seats = None if plan.engine_seats is None else plan.engine_seats * plan.data_parallel
+    return model.prefill(plan.prompt_tokens, plan.prefill_rate, seats)
 
 
 def _times(figure: float | None, factor: int) -> float | None:

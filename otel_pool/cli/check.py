@@ -7,6 +7,7 @@ read. Every error is one line. Imports stay few, as the command should answer at
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 
 import click
@@ -16,7 +17,7 @@ from otel_pool.capacity.findings import SEVERITIES, judge, reaches
 from otel_pool.capacity.host import read_host, worker_cpus
 from otel_pool.capacity.installed import with_installed_aiohttp
 from otel_pool.capacity.machine import Host
-from otel_pool.capacity.options import OPTIONS, parse
+from otel_pool.capacity.options import OPTIONS, PARK_SECONDS, parse
 from otel_pool.capacity.plan import Layer, build
 from otel_pool.capacity.report import Figure, as_json, as_text, figures
 from otel_pool.capacity.sizing import size
@@ -67,7 +68,9 @@ def _check(given: Mapping[str, object], config: tuple[str, ...], pid: int | None
     for path in reversed(config):
         layers += _file(path)
     extra: tuple[Figure, ...] = ()
-    if pid is not None:
+    if pid is None:
+        layers.append(("read", _variable("park_seconds", os.environ.get(PARK_SECONDS, ""), PARK_SECONDS)))
+    else:
         layer, extra = _process(pid)
         layers.append(layer)
     host = _override(read_host(pid="self" if pid is None else pid), layers)
@@ -110,8 +113,8 @@ def _process(pid: int) -> tuple[Layer, tuple[Figure, ...]]:
     layer: dict[str, object] = {"workers": process.workers.count, "base_descriptors": process.base}
     if process.workers.source == "assumed":
         del layer["workers"]
-    if process.engines.strip():
-        layer["engines"] = parse("engines", process.engines, f"{ENGINES} of process {pid}")
+    layer |= _variable("engines", process.engines, f"{ENGINES} of process {pid}")
+    layer |= _variable("park_seconds", process.park_seconds, f"{PARK_SECONDS} of process {pid}")
     rows = [
         Figure("open_descriptors", process.descriptors, "{descriptor}", "worker", "read"),
         Figure("open_inbound", process.inbound, "{connection}", "worker", "read"),
@@ -119,6 +122,11 @@ def _process(pid: int) -> tuple[Layer, tuple[Figure, ...]]:
     for (address, state), count in sorted(process.outbound.items()):
         rows.append(Figure(f"{address} {state}", count, "{connection}", "destination", "read"))
     return ("read", layer), tuple(rows)
+
+
+def _variable(name: str, text: str, where: str) -> dict[str, object]:
+    """Option `name` out of the text of an environment variable, which is empty when nobody set it."""
+    return {name: parse(name, text, where)} if text.strip() else {}
 
 
 def _override(host: Host, layers: list[Layer]) -> Host:

@@ -167,6 +167,19 @@ CASES = {
         # 2 x 65,000 + 15 x 8,000 = 250,000 tokens, 8,000 of them the last one's own: 242,000 / 262
         "--engine-seats 4 --prompt-tokens 65000x2,8000x15 --prefill-rate 262",
         {"PARK": (120, 242_000 / 262, 7.7)},
+        figures={"prefill_ahead": 242_000 / 262, "first_token": 250_000 / 262},
+    ),
+    "case_31_a_park_time_that_is_long_enough": Case(
+        "--engine-seats 4 --limit 4 --prompt-tokens 65000x2,8000x15 --prefill-rate 262 --park-seconds 924",
+        {},
+        figures={"prefill_ahead": 242_000 / 262, "first_token": 250_000 / 262},
+        severity="",
+    ),
+    "case_31_prompts_that_all_have_a_seat": Case(
+        "--engine-seats 4 --data-parallel 5 --limit 20 --prompt-tokens 65000x2,8000x15 --prefill-rate 262",
+        {},
+        figures={"prefill_ahead": 0, "first_token": 250_000 / 262},
+        severity="",
     ),
     "case_32_four_workers_on_a_quota_of_two": Case("--workers 4 --cpus 2", {"CPU": (2, 4, 2.0)}),
     "case_33_burst_above_the_backlog": Case(

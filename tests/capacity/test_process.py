@@ -59,7 +59,10 @@ def test_somebody_elses_process_is_not_ours_to_read() -> None:
 def test_only_the_variables_that_size_a_pool_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "proc/5"
     (folder / "fd").mkdir(parents=True)
-    (folder / "environ").write_bytes(b"OPENAI_API_KEY=secret\0OTEL_POOL_WORKERS=4\0OTEL_POOL_ENGINES=http://a:1\0")
+    (folder / "environ").write_bytes(
+        b"OPENAI_API_KEY=secret\0OTEL_POOL_WORKERS=4\0OTEL_POOL_ENGINES=http://a:1\0"
+        b"OTEL_POOL_ADMISSION_METRICS_HEADERS=Authorization: secret\0OTEL_POOL_ADMISSION_MAX_PARK_SECONDS=900\0"
+    )
     process = read_process(5, tmp_path)
-    assert (process.workers.count, process.engines) == (4, "http://a:1")
+    assert (process.workers.count, process.engines, process.park_seconds) == (4, "http://a:1", "900")
     assert "secret" not in repr(process)

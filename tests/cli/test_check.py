@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -14,10 +15,12 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_pool.capacity.options import OPTIONS
+from otel_pool.capacity.options import OPTIONS, PARK_SECONDS
 from otel_pool.cli.check import command
 
 ROOMY = ("--nofile", "1000000", "--port-range", "32768-60999")
+#: 250,000 tokens in all, 8,000 of them the last one's own.
+PROMPTS = ("--engine-seats", "4", "--limit", "4", "--prompt-tokens", "65000x2,8000x15", "--prefill-rate", "262")
 CASE_1 = ("--workers", "16", "--limit", "4096", "--engines", "1", "--concurrency", "512")
 
 
@@ -201,6 +204,58 @@ def test_a_running_process_is_judged_by_its_own_limits() -> None:
     (descriptors,) = [finding for finding in report["findings"] if finding["code"] == "FD"]
     assert descriptors["have"] == 300
     assert descriptors["need"] == 300 + figures["base_descriptors"][0]
+
+
+def figures_of(*options: str) -> dict[str, tuple[float, str]]:
+    report = json.loads(check(*options, "--format", "json").stdout)
+    return {figure["name"]: (figure["value"], figure["source"]) for figure in report["figures"]}
+
+
+def test_the_park_time_is_the_one_that_the_environment_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(PARK_SECONDS, " 2000 ")
+    assert figures_of(*PROMPTS)["park_seconds"] == (2000, "read")
+    result = check(*PROMPTS)
+    assert "PARK" not in result.stdout
+    assert re.search(rf"^  prefill_ahead +{242_000 / 262:.2f}  s ", result.stdout, re.MULTILINE)
+    assert re.search(rf"^  first_token +{250_000 / 262:.1f}  s +given$", result.stdout, re.MULTILINE)
+    plan = tmp_path / "plan.toml"
+    plan.write_text("park-seconds = 800\n")
+    assert figures_of(*PROMPTS, "--config", str(plan))["park_seconds"] == (800, "given")
+    assert "WARNING PARK 1.15:1 (800 against 923.66)" in check(*PROMPTS, "--config", str(plan)).stdout
+    assert figures_of(*PROMPTS, "--config", str(plan), "--park-seconds", "900")["park_seconds"] == (900, "given")
+
+
+def test_a_park_time_that_the_gate_would_not_take_is_one_line_that_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for bad in ("2m", "86401"):
+        monkeypatch.setenv(PARK_SECONDS, bad)
+        result = check(*PROMPTS)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == (
+            f"otel-pool check: {PARK_SECONDS}: {bad!r} is not usable, expected a number of seconds from 0 to 86400\n"
+        )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("its", "park"), [("900", (900, "read")), ("", (120, "assumed"))])
+def test_the_park_time_of_a_running_process_is_its_own_and_not_that_of_this_environment(
+    its: str, park: tuple[float, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "import sys; print('ok', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, PARK_SECONDS: its},
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        monkeypatch.setenv(PARK_SECONDS, "2000")
+        figures = figures_of(*PROMPTS, "--pid", str(process.pid))
+        process.communicate()
+    assert figures["park_seconds"] == park
+    assert figures["prefill_ahead"][0] == 242_000 / 262
 
 
 def test_auto_workers_follow_the_cpu_quota() -> None:

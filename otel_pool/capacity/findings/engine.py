@@ -48,11 +48,9 @@ def gate(sizing: Sizing) -> Iterator[Finding]:
 
 def park(sizing: Sizing) -> Iterator[Finding]:
     """PARK: the longest prefill ahead of a request, against the park time and the client's timeout."""
-    plan = sizing.plan
-    if not plan.prompt_tokens or plan.prefill_rate is None:
+    plan, load = sizing.plan, sizing.prefill
+    if load is None:
         return
-    places = None if plan.engine_seats is None else plan.engine_seats * plan.data_parallel
-    load = model.prefill(plan.prompt_tokens, plan.prefill_rate, places)
     ahead = sum(plan.prompt_tokens) - min(plan.prompt_tokens)
     if load.park > plan.park_seconds:
         message = (
