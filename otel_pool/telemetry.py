@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import get_current
@@ -26,6 +28,7 @@ __all__ = [
     "Observe",
     "Span",
     "SpanKind",
+    "Standing",
     "Status",
     "StatusCode",
     "Tracer",
@@ -57,6 +60,36 @@ def enabled() -> bool:
 def standing(provider: MeterProvider | None) -> MeterProvider:
     """The provider itself, whatever it was reached by: the global one stands for None and for its own proxy."""
     return metrics.get_meter_provider() if provider is None or isinstance(provider, _PROXY) else provider
+
+
+@dataclass(eq=False)
+class Standing:
+    """One of those that have instruments of the same names, and the provider that it has them on.
+
+    An SDK keeps the first instruments of a name and drops the callbacks of later ones without a word. Those of a proxy
+    come to the SDK when the application sets its provider, which may have others of the same names by then. So the
+    first whose callbacks the SDK calls reports for all on its provider.
+    """
+
+    provider: MeterProvider
+    #: Whether the SDK calls the instruments of this one, and not those of others on the same provider.
+    reports: bool = field(default=False, init=False)
+
+    def stands_on(self, provider: MeterProvider) -> bool:
+        """Whether its instruments are those of `provider`, as `standing` gives it."""
+        self.provider = standing(self.provider)
+        return self.provider is provider
+
+    def reported(self, everyone: Iterable[_Stands]) -> list[_Stands]:
+        """For whom of `everyone` its callbacks report: all on the same provider, or none if another one reports."""
+        same = [each for each in everyone if each.stands_on(standing(self.provider))]
+        if any(each.reports for each in same if each is not self):
+            return []
+        self.reports = True
+        return same
+
+
+_Stands = TypeVar("_Stands", bound=Standing)
 
 
 def meter(provider: MeterProvider | None = None, version: str = "") -> Meter:

@@ -8,16 +8,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["AdmissionMiddleware", "Controller", "web_middleware"]
+__all__ = ["AdmissionMiddleware", "Controller", "instrument", "web_middleware"]
 
 if TYPE_CHECKING:
     from otel_pool.admission.asgi import AdmissionMiddleware
     from otel_pool.admission.controller import Controller
     from otel_pool.admission.web import web_middleware
+    from otel_pool.admission.wiring import instrument
 
 _HOMES = {
     "AdmissionMiddleware": "otel_pool.admission.asgi",
     "Controller": "otel_pool.admission.controller",
+    "instrument": "otel_pool.admission.wiring",
     "web_middleware": "otel_pool.admission.web",
 }
 

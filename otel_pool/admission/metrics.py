@@ -1,4 +1,4 @@
-"""Gates and their recorder -> instruments and spans.
+"""Gates and their recorders -> instruments and spans.
 
 Everything but the two histograms is read at collection; those are drained then too, so that no request pays for them.
 """
@@ -22,20 +22,24 @@ from otel_pool.telemetry import Attributes, Meter, Status, StatusCode, Tracer, h
 _logger = logging.getLogger(__name__)
 
 Drivers = Callable[[], Iterable[GateDriver]]
+Recorders = Callable[[], Iterable[Recorder]]
 Point = tuple[float, Attributes]
 
 
-def register(meter: Meter, drivers: Drivers, recorder: Recorder) -> None:
-    """Make the instruments. `drivers` is asked at every collection; the first observation drains the histograms."""
+def register(meter: Meter, drivers: Drivers, recorders: Recorders) -> None:
+    """Make the instruments. Both are asked at every collection; the first observation drains the histograms."""
     waits = histogram(meter, names.TIME_IN_QUEUE)
     leases = histogram(meter, names.LEASE_DURATION)
 
     def requests() -> Iterator[Point]:
-        for (gate, result, reason), seconds in _grouped(recorder.waits.drain()).items():
-            record_all(waits, seconds, _settled(gate, result, reason))
-        for (gate,), seconds in _grouped(recorder.leases.drain()).items():
-            record_all(leases, seconds, _gate(gate))
-        for (gate, result, reason), count in list(recorder.requests.items()):
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for recorder in recorders():
+            for (gate, result, reason), seconds in _grouped(recorder.waits.drain()).items():
+                record_all(waits, seconds, _settled(gate, result, reason))
+            for (gate,), seconds in _grouped(recorder.leases.drain()).items():
+                record_all(leases, seconds, _gate(gate))
+            counts.update(dict(list(recorder.requests.items())))
+        for (gate, result, reason), count in counts.items():
             yield count, _settled(gate, result, reason)
 
     observe(meter, names.REQUESTS, requests)
@@ -43,7 +47,7 @@ def register(meter: Meter, drivers: Drivers, recorder: Recorder) -> None:
     observe(meter, names.QUEUED_BYTES, lambda: _sum(drivers(), lambda driver: driver.gate.queue.bytes))
     observe(meter, names.ACTIVE_LEASES, lambda: _sum(drivers(), lambda driver: driver.gate.room.ledger.leases))
     observe(meter, names.LIMIT, lambda: _limits(drivers()))
-    observe(meter, names.ESTIMATE, lambda: _sum(drivers(), lambda driver: driver.gate.room.ledger.estimate()))
+    observe(meter, names.ESTIMATE, lambda: _estimates(drivers()))
     observe(meter, names.ESTIMATE_ERROR, lambda: _errors(drivers()))
 
 
@@ -63,7 +67,7 @@ def _settled(label: str, result: str, reason: str) -> Attributes:
 
 
 def _sum(drivers: Iterable[GateDriver], read: Callable[[GateDriver], float]) -> Iterator[Point]:
-    # The gates of two loops before one engine have one label: two points would be taken for one.
+    # Gates of two loops or controllers before one engine have one label: two points would be taken for one.
     sums: dict[str, float] = {}
     for driver in drivers:
         sums[driver.label] = sums.get(driver.label, 0.0) + read(driver)
@@ -80,18 +84,28 @@ def _queued(drivers: Iterable[GateDriver]) -> Iterator[Point]:
         yield count, {**_gate(label), names.PRIORITY.key: name}
 
 
+def _estimates(drivers: Iterable[GateDriver]) -> Iterator[Point]:
+    # Each gate before an engine counts all that is there: together they know the most, not the sum.
+    most: dict[str, float] = {}
+    for driver in drivers:
+        most[driver.label] = max(most.get(driver.label, 0.0), driver.gate.room.ledger.estimate())
+    for label, value in most.items():
+        yield value, _gate(label)
+
+
 def _limits(drivers: Iterable[GateDriver]) -> Iterator[Point]:
-    found = {driver.label: driver.gate.room.reading.limit for driver in drivers}
-    for label, resolved in found.items():
+    known: dict[str, Point] = {}
+    for driver in drivers:
+        resolved = driver.gate.room.reading.limit
         if resolved.limit is not None:
-            yield resolved.limit, {**_gate(label), names.LIMIT_SOURCE.key: resolved.source}
+            known[driver.label] = resolved.limit, {**_gate(driver.label), names.LIMIT_SOURCE.key: resolved.source}
+    yield from known.values()
 
 
 def _errors(drivers: Iterable[GateDriver]) -> Iterator[Point]:
-    found = {driver.label: driver.gate.room.error for driver in drivers}
-    for label, error in found.items():
-        if error is not None:
-            yield error, _gate(label)
+    known = {driver.label: error for driver in drivers if (error := driver.gate.room.error) is not None}
+    for label, error in known.items():
+        yield error, _gate(label)
 
 
 class WaitSpans:

@@ -1,4 +1,4 @@
-"""What the gates of a process settled, as plain numbers between the hot path and the collection.
+"""What the gates settled and their observers polled, as plain numbers between the hot path and the collection.
 
 A request costs an addition and an append here; `metrics` drains the lists into histograms when the SDK collects.
 """
@@ -21,6 +21,8 @@ class Recorder:
         #: ((gate, result, reason), seconds waited), and ((gate,), seconds held).
         self.waits: Samples[tuple[tuple[str, ...], float]] = Samples()
         self.leases: Samples[tuple[tuple[str, ...], float]] = Samples()
+        #: Polls of engines that ended, by ((address, port), result).
+        self.polls: Counter[tuple[tuple[str, int], str]] = Counter()
 
     def __repr__(self) -> str:
         return f"<Recorder: {self.requests.total()} requests settled>"
@@ -34,3 +36,18 @@ class Recorder:
     def released(self, gate: str, seconds: float) -> None:
         """A lease ended after so many seconds."""
         self.leases.add(((gate,), seconds))
+
+    def polled(self, server: tuple[str, int], result: str) -> None:
+        """A poll of the engine at `server` ended."""
+        self.polls[server, result] += 1
+
+    def count_into(self, other: Recorder) -> None:
+        """From here on count where `other` does, which also gets what was counted so far: it outlives this recorder."""
+        mine = self.requests, self.waits, self.leases, self.polls
+        self.requests, self.waits, self.leases, self.polls = other.requests, other.waits, other.leases, other.polls
+        requests, waits, leases, polls = mine
+        other.requests.update(requests)
+        other.polls.update(polls)
+        for held, shared in ((waits, other.waits), (leases, other.leases)):
+            for sample in held.drain():
+                shared.add(sample)

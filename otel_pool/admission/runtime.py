@@ -135,13 +135,15 @@ class Runtime:
     def _watch(self, url: str) -> None:
         if url in self.observers:
             return
+        target = Target(url, self._settings.metrics_path, self._headers)
         observer = Observer(
-            Target(url, self._settings.metrics_path, self._headers),
+            target,
             self._settings.poll_seconds,
             evidence=lambda: self._evidence(url),
             parked=lambda: any(len(each.driver.gate.queue) for each in self._before(url)),
             limit=lambda: self._limit(url),
             on_poll=lambda view: self._polled(url, view),
+            on_result=lambda result: self._recorder.polled(target.server, result),
             clock=self._clock,
         )
         self.observers[url] = observer

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from otel_pool.engine.checks import Degradation
 from otel_pool.engine.observer import Observer
@@ -13,18 +12,20 @@ from otel_pool.names import engine as names
 from otel_pool.telemetry import Attributes, Meter, observe
 
 Observers = Callable[[], Iterable[Observer]]
+#: Polls ended so far, by (address and port, result), those of observers that are gone included.
+Polls = Callable[[], Mapping[tuple[tuple[str, int], str], int]]
 Point = tuple[float, Attributes]
 
 
-def register(meter: Meter, observers: Observers) -> None:
-    """Make the instruments of the engine room. `observers` is asked at every collection."""
+def register(meter: Meter, observers: Observers, polls: Polls) -> None:
+    """Make the instruments of the engine room. `observers` and `polls` are asked at every collection."""
     observe(meter, names.STATE, lambda: _each(observers, _states))
     observe(meter, names.SAMPLE_AGE, lambda: _each(observers, _figure(lambda view: view.age)))
     observe(meter, names.RUNNING, lambda: _each(observers, _of_sample(lambda sample: sample.running)))
     observe(meter, names.WAITING, lambda: _each(observers, _of_sample(lambda sample: sample.waiting)))
     observe(meter, names.KV_CACHE_USAGE, lambda: _each(observers, _current(lambda view: view.kv_usage)))
     observe(meter, names.DEGRADED, lambda: _each(observers, _degradations))
-    observe(meter, names.POLLS, lambda: _polls(observers))
+    observe(meter, names.POLLS, lambda: _polls(polls()))
 
 
 def _each(observers: Observers, read: Callable[[Observer, Attributes], Iterable[Point]]) -> Iterator[Point]:
@@ -34,11 +35,7 @@ def _each(observers: Observers, read: Callable[[Observer, Attributes], Iterable[
         yield from read(observer, _attributes(server))
 
 
-def _polls(observers: Observers) -> Iterator[Point]:
-    polls: Counter[tuple[tuple[str, int], str]] = Counter()
-    for observer in observers():
-        for result, count in observer.polls.items():
-            polls[observer.target.server, result] += count
+def _polls(polls: Mapping[tuple[tuple[str, int], str], int]) -> Iterator[Point]:
     for (server, result), count in polls.items():
         yield count, {**_attributes(server), names.RESULT.key: result}
 

@@ -47,16 +47,19 @@ class Observer:
         parked: Callable[[], bool] = lambda: False,
         limit: Callable[[], float | None] = lambda: None,
         on_poll: Callable[[View], object] = lambda view: None,
+        on_result: Callable[[str], object] = lambda result: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`interval` is in seconds.
 
         `evidence` and `limit` are asked when a sample arrives, `parked` says whether requests wait for the next one,
-        `on_poll` is told after every poll. An exception of theirs is logged once and ends nothing.
+        `on_poll` is told after every poll, `on_result` what `polls` counts. An exception of theirs is logged once and
+        ends nothing.
         """
         self.target = target
         self._pace = Pace(interval)
-        self._evidence, self._parked, self._limit, self._on_poll = evidence, parked, limit, on_poll
+        self._evidence, self._parked, self._limit = evidence, parked, limit
+        self._on_poll, self._on_result = on_poll, on_result
         self._clock = clock
         self._state = EngineState(interval, clock())
         self._sample_check = checks.SampleCheck()
@@ -145,17 +148,21 @@ class Observer:
         self._ask(self._on_poll, self.view())
 
     def _arrived(self, sample: Sample) -> None:
-        self._polls[OK] += 1
+        self._count(OK)
         evidence = self._ask(self._evidence) or Evidence()
         self._state.sample_arrived(sample, self._clock(), evidence)
         self._degrade(frozenset(), self._sample_check.findings(sample, self._ask(self._limit)))
 
     def _failed(self, failure: Failure) -> None:
-        self._polls[failure.value] += 1
+        self._count(failure.value)
         self._state.poll_failed(failure, self._clock())
         found = checks.of_failures(self.view())
         if found is not None:
             self._degrade(frozenset({found}), self._sample_findings)
+
+    def _count(self, result: str) -> None:
+        self._polls[result] += 1
+        self._ask(self._on_result, result)
 
     def _degrade(self, of_poll: frozenset[Degradation], of_samples: frozenset[Degradation]) -> None:
         before = self.degraded

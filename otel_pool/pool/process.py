@@ -15,45 +15,29 @@ from otel_pool.pool.destinations import Destinations
 from otel_pool.pool.metrics import PoolMetrics
 from otel_pool.pool.records import Pool, PoolReading, Snapshot, joined
 from otel_pool.pool.settings import PoolSettings
-from otel_pool.telemetry import MeterProvider, meter, standing
+from otel_pool.telemetry import MeterProvider, Standing, meter, standing
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Books:
+class Books(Standing):
     """Destinations, the instruments over them, and who uses them."""
 
     destinations: Destinations
-    provider: MeterProvider
     version: str
     users: set[str] = field(default_factory=set)
-    #: Whether the SDK calls the instruments of these books, and not those of others on the same provider.
-    reports: bool = False
 
     def __post_init__(self) -> None:
-        self.metrics = PoolMetrics(meter(self.provider, self.version), self.reported)
+        self.metrics = PoolMetrics(meter(self.provider, self.version), self._destinations)
 
     def release(self, user: str) -> None:
         """`user` no longer enters here; once nobody does, nothing of these books is reported."""
         self.users.discard(user)
 
-    def reported(self) -> list[Destinations]:
-        """What the instruments of these books report: all books in use on their provider.
-
-        An SDK keeps the first instruments of a name and drops the callbacks of later ones without a word. Those of a
-        proxy come to the SDK when the application sets its provider, which may have books of its own by then.
-        """
-        same = [books for books in list(_books) if books.stands_on(standing(self.provider))]
-        if any(books.reports for books in same if books is not self):
-            return []
-        self.reports = True
-        return [books.destinations for books in same if books.users]
-
-    def stands_on(self, provider: MeterProvider) -> bool:
-        """Whether these books are those of `provider`."""
-        self.provider = standing(self.provider)
-        return self.provider is provider
+    def _destinations(self) -> list[Destinations]:
+        """What the instruments of these books report: all books in use on their provider."""
+        return [books.destinations for books in self.reported(list(_books)) if books.users]
 
 
 # All books of the process, and who wants to hear of the first pool in use.
@@ -69,7 +53,7 @@ def open_books(user: str, provider: MeterProvider | None, bound: int, version: s
     found = standing(provider)
     books = next((one for one in list(_books) if one.stands_on(found)), None)
     if books is None:
-        books = Books(Destinations(bound), found, version)
+        books = Books(found, Destinations(bound), version)
         _books.append(books)
     if not books.users or bound != PoolSettings.max_destinations:
         books.destinations.bound = bound

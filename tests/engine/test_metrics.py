@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -35,10 +36,15 @@ def points(reader: InMemoryMetricReader) -> dict[str, dict[tuple, float]]:
 async def collected(*answers, ended, observers: int = 1) -> dict[str, dict[tuple, float]]:
     """What is reported when `ended` holds; each answer but the last stands until every observer had it once."""
     engine = await FakeEngine(answers[0]).start()
-    watching = [Observer(Target(engine.url), 0.05) for _ in range(observers)]
+    target, polls = Target(engine.url), Counter()
+
+    def count(result: str) -> None:
+        polls[target.server, result] += 1
+
+    watching = [Observer(target, 0.05, on_result=count) for _ in range(observers)]
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
-    metrics.register(provider.get_meter("test"), lambda: watching)
+    metrics.register(provider.get_meter("test"), lambda: watching, lambda: polls)
     try:
         for observer in watching:
             observer.start()
@@ -48,6 +54,7 @@ async def collected(*answers, ended, observers: int = 1) -> dict[str, dict[tuple
         await until(lambda: all(ended(observer) for observer in watching))
         for observer in watching:
             await observer.stop()
+        assert polls.total() == sum(sum(observer.polls.values()) for observer in watching)
         return points(reader)
     finally:
         for observer in watching:
