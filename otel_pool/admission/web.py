@@ -138,6 +138,9 @@ class WebGate:
             if exchange.is_sent_later(response):
                 # The engine works for it until the server has sent the last byte, which is after this.
                 exchange.when_sent(held.pop_all().close)
+            elif not exchange.begun:
+                # The server writes its headers when nobody listens any more.
+                _report(passage, response)
             return response
 
     def _passage(self, request: web.Request, body: bytes) -> tuple[Peek, Passage] | None:
@@ -171,7 +174,6 @@ class WebGate:
             exchange.pass_through(passage, hold_503=repark)
             response = await _answer(exchange, handler)
             if response is not None:
-                _report(passage, response)
                 return response
             exchange.rewind()
             passage.engine_refused()

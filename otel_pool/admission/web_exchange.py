@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from aiohttp import StreamReader, web
+from multidict import CIMultiDictProxy
 
 from otel_pool.admission.driver import Passage
 from otel_pool.admission.responses import error_frame_of
@@ -93,6 +94,7 @@ class Exchange:
         if self.committed is None:
             self.committed = web.StreamResponse(headers={"Content-Type": content_type, "Cache-Control": "no-cache"})
             await self.committed.prepare(self.request)
+            self._want_plain()
         await self.committed.write(frame)
 
     async def end_with(self, frame: bytes) -> web.StreamResponse:
@@ -111,6 +113,8 @@ class Exchange:
             raise RuntimeError("the stream was never begun")
         try:
             if not response.prepared:
+                # Nor does it compress on its own, and a file comes through our writer, as it does when compressed.
+                response.enable_compression(web.ContentCoding.identity)
                 await response.prepare(self.request)
             await response.write_eof()
         except Exception as error:
@@ -122,10 +126,22 @@ class Exchange:
         await self.committed.write_eof()
         return self.committed
 
+    def _want_plain(self) -> None:
+        # Whoever compresses below us would compress into the middle of a plain stream.
+        headers = self.request.headers.copy()
+        headers.popall("Accept-Encoding", None)
+        _swap(self.request, "_headers", CIMultiDictProxy(headers))
+        self.request._cache.pop("headers", None)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the client has its status."""
+        # Not `response.prepared`: older releases take that back when the answer has been sent.
+        return self.committed is not None or (self._through is not None and self._through.begun)
+
     def is_sent_later(self, response: web.StreamResponse) -> bool:
         """Whether the server has yet to fetch what it sends: from an iterable, a stream or a file."""
-        # Not `response.prepared`: older releases take that back when the answer has been sent.
-        if self.committed is not None or self._through is None or self._through.begun:
+        if self.begun or self._through is None:
             return False
         return not (isinstance(response, web.Response) and isinstance(response.body, _AT_HAND))
 

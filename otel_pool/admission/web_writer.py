@@ -1,7 +1,7 @@
 """The writer that stands in the place of aiohttp's own while a request is led through its gate.
 
-It passes all through and hears of the first byte and of the end. It can hold back a 503, and, where the client has its
-200 already, drops the second status line and makes an error one error frame.
+It passes all through and hears of the engine's load report, of the first byte and of the end. It can hold back a 503,
+and, where the client has its 200 already, drops the second status line and makes an error one error frame.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from otel_pool.admission.driver import Passage
 from otel_pool.admission.responses import error_frame_of
+from otel_pool.engine.orca import RESPONSE_HEADER
 
 #: Bytes of an error's body that are kept for its frame.
 _MOST_ERROR_BYTES = 64 * 1024
@@ -86,6 +87,9 @@ class Through(AbstractStreamWriter):
         if status == 503 and self._hold_503:
             self.refused = True
             raise EngineRefusedError
+        report = headers.get(RESPONSE_HEADER)
+        if report is not None:
+            self._passage.reported(report)
         if not self._committed:
             for apply in self._waiting:
                 apply()

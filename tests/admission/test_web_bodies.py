@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -166,6 +167,57 @@ async def test_a_body_that_fails_on_a_stream_that_waited_is_one_error_frame(engi
         assert frames[0] == "data: x"
         assert [list(json.loads(frame.removeprefix("data: "))) for frame in frames[1:]] == [["error"]]
         await gate.leases(0)
+
+
+@pytest.mark.parametrize("form", ["file", "compressed", "compressed by force"])
+async def test_a_body_on_a_stream_that_waited_is_one_plain_frame(form: str, tmp_path: Path, engine: Engine) -> None:
+    """Neither sent past the stream, as files are, nor compressed, though the client would take that."""
+    path = tmp_path / "answer"
+    path.write_text('{"ok": true}')
+    path.with_name("answer.gz").write_bytes(gzip.compress(b"{}"))
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if form == "file":
+            return web.FileResponse(path)
+        response = web.json_response({"ok": True})
+        response.enable_compression(web.ContentCoding.gzip if form == "compressed by force" else None)
+        return response
+
+    async with answering(handler, engine.url, max_inflight=1, heartbeat_seconds=0.05) as gate:
+        with gate.hold():
+            response = await gate.ask(stream=True)
+        text = await asyncio.wait_for(response.text(), 10)
+        assert [part for part in text.split("\n\n") if not part.startswith(":")] == ['data: {"ok": true}', ""]
+
+
+@pytest.mark.parametrize("form", ["stream", "iterable", "whole"])
+async def test_a_load_report_is_read_when_the_answer_begins(form: str, engine: Engine) -> None:
+    """A report is dated by when it is read: at a stream's end it would pass for news."""
+    headers = {"endpoint-load-metrics": 'JSON {"named_metrics": {"kv_cache_usage_perc": 0.5}}'}
+    go_on = asyncio.Event()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"data: x\n\n"
+        await go_on.wait()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if form != "stream":
+            return web.Response(body=chunks() if form == "iterable" else b"{}", headers=headers)
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        async for chunk in chunks():
+            await response.write(chunk)
+        return response
+
+    async with answering(handler, engine.url, max_inflight=1, poll_seconds=60) as gate:
+        reports: list[str] = []
+        gate.driver.take_report = reports.append  # type: ignore[method-assign]
+        async with gate.ask(stream=True) as response:
+            assert reports == [headers["endpoint-load-metrics"]]
+            go_on.set()
+            await response.read()
+        await gate.leases(0)
+        assert len(reports) == 1
 
 
 async def test_a_client_that_leaves_such_a_body_gives_its_seat_back(engine: Engine) -> None:
