@@ -90,7 +90,7 @@ def is_url(url: str) -> bool:
     except ValueError:
         return False
     host = parts.hostname or ""
-    # urlsplit has taken the brackets off an IPv6 address, and checked it.
+    # An IPv6 address, off which urlsplit has taken the brackets, is not asked of DNS.
     return parts.scheme in {"http", "https"} and port != 0 and (":" in host or can_resolve(host))
 
 
