@@ -116,8 +116,8 @@ class Scraper:
         async with self._session.get(url, allow_redirects=False) as response:
             if response.status in _REDIRECTS and may_follow:
                 # Some servers send `/metrics` to `/metrics/`. Our headers may hold a key: they go to no other origin.
-                there = urljoin(url, response.headers.get("Location", ""))
-                if _origin(there) == _origin(url):
+                there = _within_origin(url, response.headers.get("Location", ""))
+                if there is not None:
                     return await self._follow(there, response)
             if response.status in _REFUSALS:
                 raise ScrapeError(Failure.UNAUTHORIZED, response.status)
@@ -132,6 +132,15 @@ class Scraper:
         # With one connection, this one must be let go before the next request can have it.
         response.release()
         return await self._fetch(url, may_follow=False)
+
+
+def _within_origin(url: str, location: str) -> str | None:
+    """Where a redirect from `url` leads; None when that is another origin, or no URL at all."""
+    try:
+        there = urljoin(url, location)
+        return there if _origin(there) == _origin(url) else None
+    except ValueError:
+        return None
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

@@ -305,6 +305,20 @@ async def test_our_headers_are_not_carried_to_another_server(engines, observe):
     assert other.asked == []
 
 
+@pytest.mark.parametrize("location", ["http://[", "http://127.0.0.1:99999/metrics", "/metrics/", None])
+async def test_a_redirect_that_leads_nowhere_is_the_engines_status(engines, observe, caplog, location):
+    """No URL, no port there is, itself for ever, and no place at all: none of them is a fault of ours."""
+
+    async def nowhere(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=302, headers={} if location is None else {"Location": location})
+
+    engine = await engines(nowhere)
+    observer = observe(engine.url)
+    await until(lambda: observer.polls)
+    assert set(observer.polls) == {"status"}
+    assert "fault" not in caplog.text
+
+
 async def test_parked_requests_quicken_the_poll_at_once(engines, observe):
     engine = await engines(page(vllm(1, 0)))
     parked = False
