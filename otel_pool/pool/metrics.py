@@ -3,6 +3,10 @@
 The first instrument's callback runs first in every collection: it drains the sample buffers into the histograms and
 takes the snapshot that the others report. Draining gives way to other threads every few samples, since a collection
 that holds the interpreter would stop the event loop.
+
+Books that nobody enters any more are drained too, and their counters stand: what was recorded since the collection
+before would be lost, and with it all that short-lived users ever did. Their gauges are no longer reported, since nobody
+will see the end of what they say.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from otel_pool.names import pool as names
 from otel_pool.names.table import Metric
@@ -35,17 +40,26 @@ def attributes_of(key: Key) -> dict[str, str | int]:
     return attributes
 
 
+class Source(NamedTuple):
+    """Destinations to report, and whether anybody enters there now."""
+
+    destinations: Destinations
+    in_use: bool
+
+
 class PoolMetrics:
     """The instruments of one meter over the destinations that `sources` gives. Make it once per provider."""
 
     def __init__(
-        self, meter: Meter, sources: Callable[[], list[Destinations]], clock: Callable[[], float] = time.monotonic
+        self, meter: Meter, sources: Callable[[], list[Source]], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._sources = sources
         self._clock = clock
         self._lock = threading.Lock()
         self._told = False
+        # For the gauges, those in use; for the counters, all.
         self._snapshots: list[Snapshot] = []
+        self._counted: list[Snapshot] = []
         self._readings: list[PoolReading] = []
         self._evictions: Counter[str] = Counter()
         self._time_in_queue = histogram(meter, names.TIME_IN_QUEUE)
@@ -58,14 +72,14 @@ class PoolMetrics:
         """In a forked child: begin at zero. False where the SDK may go on from the parent's figures."""
         # The lock may have been held by a thread that is not here.
         self._lock = threading.Lock()
-        self._snapshots, self._readings = [], []
+        self._snapshots, self._counted, self._readings = [], [], []
         return forget(self._instruments)
 
     def collect(self) -> None:
         """Drain the buffers into the histograms and take the snapshot that the other instruments report."""
         with self._lock:
             # Nothing is better than the snapshot of a collection before, should this one fail.
-            self._snapshots, self._readings = [], []
+            self._snapshots, self._counted, self._readings = [], [], []
             try:
                 self._collect()
             except Exception:
@@ -76,13 +90,14 @@ class PoolMetrics:
     def _collect(self) -> None:
         sources = self._sources()
         for source in sources:
-            for destination in source:
+            for destination in source.destinations:
                 self._drain(destination)
         now = self._clock()
-        snapshots = joined(snapshot for source in sources for snapshot in source.snapshots(now, True))
-        self._readings = [reading for source in sources for reading in source.readings()]
-        self._evictions = sum((source.evicted() for source in sources), Counter())
-        self._snapshots = snapshots
+        taken = [(source.in_use, source.destinations.snapshots(now, True)) for source in sources]
+        self._readings = [reading for source in sources if source.in_use for reading in source.destinations.readings()]
+        self._evictions = sum((source.destinations.evicted() for source in sources), Counter())
+        self._snapshots = joined(snapshot for in_use, snapshots in taken if in_use for snapshot in snapshots)
+        self._counted = joined(snapshot for _, snapshots in taken for snapshot in snapshots)
 
     def _drain(self, destination: Destination) -> None:
         attributes = attributes_of(destination.key)
@@ -104,21 +119,17 @@ class PoolMetrics:
         # The row that collects comes first: the SDK calls back in the order of registration.
         def pending() -> Points:
             self.collect()
-            return self._each(lambda s: s.pending)
+            return _each(self._snapshots, lambda s: s.pending)
 
         add(names.PENDING, pending)
-        by_destination: dict[Metric, Callable[[Snapshot], float]] = {
-            names.PENDING_PEAK: lambda s: s.pending_peak,
-            names.OLDEST_PENDING: lambda s: s.oldest_pending_seconds,
-            names.OLDEST_ACTIVE: lambda s: s.oldest_active_seconds,
-            names.ACTIVE_PEAK: lambda s: s.active_peak,
-            names.CREATED: lambda s: s.created,
-            names.REUSED: lambda s: s.reused,
-            names.QUEUE_ROUNDS: lambda s: s.queue_rounds,
-            names.DROPPED: lambda s: s.dropped,
-        }
-        for metric, value in by_destination.items():
-            add(metric, lambda value=value: self._each(value))  # type: ignore[misc]
+        add(names.PENDING_PEAK, lambda: _each(self._snapshots, lambda s: s.pending_peak))
+        add(names.OLDEST_PENDING, lambda: _each(self._snapshots, lambda s: s.oldest_pending_seconds))
+        add(names.OLDEST_ACTIVE, lambda: _each(self._snapshots, lambda s: s.oldest_active_seconds))
+        add(names.ACTIVE_PEAK, lambda: _each(self._snapshots, lambda s: s.active_peak))
+        add(names.CREATED, lambda: _each(self._counted, lambda s: s.created))
+        add(names.REUSED, lambda: _each(self._counted, lambda s: s.reused))
+        add(names.QUEUE_ROUNDS, lambda: _each(self._counted, lambda s: s.queue_rounds))
+        add(names.DROPPED, lambda: _each(self._counted, lambda s: s.dropped))
         add(names.TIMEOUTS, lambda: self._split(names.PHASE.key, lambda s: s.timeouts))
         add(names.DISCARDED, lambda: self._split(names.REASON.key, lambda s: s.discarded))
         add(names.ADVISED_MAX, self._advised)
@@ -129,13 +140,10 @@ class PoolMetrics:
         add(names.MAX_PER_HOST, lambda: self._per_host(retains_only=False))
         add(names.RETAINED_MAX, lambda: self._per_host(retains_only=True))
 
-    def _each(self, value: Callable[[Snapshot], float]) -> Points:
-        return [(value(snapshot), attributes_of(snapshot.key)) for snapshot in self._snapshots]
-
     def _split(self, attribute: str, counts: Callable[[Snapshot], object]) -> Points:
         return [
             (count, {**attributes_of(snapshot.key), attribute: name})
-            for snapshot in self._snapshots
+            for snapshot in self._counted
             for name, count in _items(counts(snapshot))
         ]
 
@@ -143,7 +151,7 @@ class PoolMetrics:
         return [(s.advised_size, attributes_of(s.key)) for s in self._snapshots if s.advised_size]
 
     def _evicted(self) -> Points:
-        libraries = {snapshot.key.library for snapshot in self._snapshots} - {"aiohttp"}
+        libraries = {snapshot.key.library for snapshot in self._counted} - {"aiohttp"}
         return [(self._evictions[library], {names.LIBRARY.key: library}) for library in sorted(libraries)]
 
     def _open(self) -> Points:
@@ -185,6 +193,10 @@ class PoolMetrics:
             for key, count in items(reading):
                 total[key] += count
         return total
+
+
+def _each(snapshots: list[Snapshot], value: Callable[[Snapshot], float]) -> Points:
+    return [(value(snapshot), attributes_of(snapshot.key)) for snapshot in snapshots]
 
 
 def _items(counts: object) -> Iterable[tuple[str, int]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from otel_pool.pool.destinations import Destinations
-from otel_pool.pool.metrics import PoolMetrics
+from otel_pool.pool.metrics import PoolMetrics, Source
 from otel_pool.pool.records import Pool, PoolReading, Snapshot, joined
 from otel_pool.pool.settings import PoolSettings
 from otel_pool.telemetry import MeterProvider, Standing, meter, standing
@@ -29,15 +29,19 @@ class Books(Standing):
     users: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.metrics = PoolMetrics(meter(self.provider, self.version), self._destinations)
+        self.metrics = PoolMetrics(meter(self.provider, self.version), self._sources)
 
     def release(self, user: str) -> None:
-        """`user` no longer enters here; once nobody does, nothing of these books is reported."""
+        """`user` no longer enters here; once nobody does, no gauge of these books is reported.
+
+        The next collection drains what they hold. Not this: the garbage collector calls it too, while any lock of the
+        SDK may be held.
+        """
         self.users.discard(user)
 
-    def _destinations(self) -> list[Destinations]:
-        """What the instruments of these books report: all books in use on their provider."""
-        return [books.destinations for books in self.reported(list(_books)) if books.users]
+    def _sources(self) -> list[Source]:
+        """What the instruments of these books report: all books on their provider."""
+        return [Source(books.destinations, bool(books.users)) for books in self.reported(list(_books))]
 
 
 # All books of the process, and who wants to hear of the first pool in use.
