@@ -20,6 +20,7 @@ REASON = Attribute(
 PROTOCOL = Attribute("network.protocol.name", "`websocket` for a web socket; absent otherwise.", ("websocket",))
 
 DESTINATION = (SERVER_ADDRESS, SERVER_PORT, URL_SCHEME, LIBRARY)
+ONLY_TRACED = "for a destination that only a trace config of aiohttp sees"
 
 TIME_IN_QUEUE = Metric(
     "http.client.request.time_in_queue",
@@ -57,6 +58,7 @@ OPEN_CONNECTIONS = Metric(
     "Connections: idle ones are kept for reuse by the live pools; active ones are held by a request or a web socket, "
     "which a response that was neither read nor closed goes on doing after its pool was closed.",
     (*DESTINATION, STATE),
+    absent=ONLY_TRACED,
 )
 PENDING = Metric(
     "otel_pool.connection.pending_requests",
@@ -87,6 +89,7 @@ OLDEST_ACTIVE = Metric(
     "How long the connection in use longest has been held so far, web sockets left out; zero when none is. "
     "A response that was neither read nor closed holds its own, even after its pool was closed.",
     DESTINATION,
+    absent=ONLY_TRACED,
 )
 ACTIVE_PEAK = Metric(
     "otel_pool.connection.active.peak",
@@ -95,6 +98,7 @@ ACTIVE_PEAK = Metric(
     "The most connections in use at one time in the last 75 s, or since the last collection if that is longer ago, "
     "web sockets included. Every reader that collects once a minute sees every peak.",
     DESTINATION,
+    absent=ONLY_TRACED,
 )
 MAX = Metric(
     "otel_pool.connection.max",
@@ -178,7 +182,7 @@ STALLED = Metric(
     "{request}",
     "Requests that wait although their pool has a free slot for them: a lost wake-up.",
     DESTINATION,
-    absent="for urllib3",
+    absent=f"for urllib3, and {ONLY_TRACED}",
 )
 DROPPED = Metric(
     "otel_pool.telemetry.dropped_samples",

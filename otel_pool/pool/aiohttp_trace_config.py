@@ -1,11 +1,13 @@
 """The same metrics from a plain `aiohttp.TraceConfig`, for a session that must not be patched.
 
-What it cannot see: how long the connection was in use, since a trace ends at the headers; limits, idle connections
-and stalled waiters, since it never meets the connector; and a waiter's end by `session.close()` or by an exception in
-another trace, since aiohttp sends no signal then: such a waiter leaves `pending` when its request is collected, without
-a sample. A wait that fails is entered when `on_request_exception` comes, with the time up to that moment. Where the
-connector is patched too, the patch counts and this stands aside; of two on one session with the same books the first
-counts.
+It makes no spans. What it cannot see: connections in use, and for how long, since a trace ends at the headers; limits,
+idle connections and stalled waiters, since it never meets the connector. For a destination where no hook enters all
+of that is absent, and not zero. Nor does it see a waiter's end by an exception in another trace, since aiohttp sends no
+signal then: such a waiter leaves `pending` when its request is collected, without a sample. `session.close()` ends a
+wait since aiohttp 3.10.11, with a sample of a `CancelledError`; before, aiohttp lets who waits wait on, unless by a
+timeout or a cancellation of its own. A wait that fails is entered when `on_request_exception` comes, with the time up to
+that moment. Where the connector is patched too, the patch counts and this stands aside; of two on one session with the
+same books the first counts.
 """
 
 from __future__ import annotations
@@ -156,7 +158,9 @@ class _Recorder:
         if context.otel_pool_claimed or context.key is None or not enabled():
             return None
         if context.acquisition is None:
-            context.acquisition = _Acquisition(self._books.destinations.get(context.key), monotonic())
+            destination = self._books.destinations.get(context.key)
+            destination.enter_unseen()
+            context.acquisition = _Acquisition(destination, monotonic())
         return context.acquisition
 
 

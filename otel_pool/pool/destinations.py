@@ -40,6 +40,7 @@ class Destination:
         "socket_uses",
         "sockets",
         "timeouts",
+        "use_unseen",
         "uses",
         "waits",
     )
@@ -57,6 +58,7 @@ class Destination:
         self.recent_active = Peaks()
         self.active_most = 0
         self.advised_size = 0
+        self.use_unseen = False
         self.rounds = 0
         self.waits: Samples[float] = Samples()
         self.creates: Samples[float] = Samples()
@@ -129,6 +131,10 @@ class Destination:
         if size > self.advised_size:
             self.advised_size = size
 
+    def enter_unseen(self) -> None:
+        """A door enters here that hears nothing of a connection in use."""
+        self.use_unseen = True
+
     def settle(self) -> list[Failure]:
         """Drain failures and discards into their counters; the failures are returned, for their samples."""
         failures = self.failures.drain()
@@ -164,6 +170,8 @@ class Destination:
             discarded=dict(self.discarded),
             queue_rounds=self.rounds,
             dropped=sum(buffer.dropped for buffer in self._buffers()),
+            # One use that was seen says that a hook enters here as well.
+            use_seen=self.active_most > 0 or not self.use_unseen,
         )
 
     def _reused(self) -> int:

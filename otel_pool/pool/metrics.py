@@ -124,8 +124,8 @@ class PoolMetrics:
         add(names.PENDING, pending)
         add(names.PENDING_PEAK, lambda: _each(self._snapshots, lambda s: s.pending_peak))
         add(names.OLDEST_PENDING, lambda: _each(self._snapshots, lambda s: s.oldest_pending_seconds))
-        add(names.OLDEST_ACTIVE, lambda: _each(self._snapshots, lambda s: s.oldest_active_seconds))
-        add(names.ACTIVE_PEAK, lambda: _each(self._snapshots, lambda s: s.active_peak))
+        add(names.OLDEST_ACTIVE, lambda: _each(self._use_seen(), lambda s: s.oldest_active_seconds))
+        add(names.ACTIVE_PEAK, lambda: _each(self._use_seen(), lambda s: s.active_peak))
         add(names.CREATED, lambda: _each(self._counted, lambda s: s.created))
         add(names.REUSED, lambda: _each(self._counted, lambda s: s.reused))
         add(names.QUEUE_ROUNDS, lambda: _each(self._counted, lambda s: s.queue_rounds))
@@ -139,6 +139,9 @@ class PoolMetrics:
         add(names.MAX, self._max)
         add(names.MAX_PER_HOST, lambda: self._per_host(retains_only=False))
         add(names.RETAINED_MAX, lambda: self._per_host(retains_only=True))
+
+    def _use_seen(self) -> list[Snapshot]:
+        return [snapshot for snapshot in self._snapshots if snapshot.use_seen]
 
     def _split(self, attribute: str, counts: Callable[[Snapshot], object]) -> Points:
         return [
@@ -157,7 +160,7 @@ class PoolMetrics:
     def _open(self) -> Points:
         idle = self._sum(lambda reading: reading.idle.items())
         points: list[tuple[float, Attributes]] = []
-        for snapshot in self._snapshots:
+        for snapshot in self._use_seen():
             attributes = attributes_of(snapshot.key)
             points.append((snapshot.active, {**attributes, names.STATE.key: "active"}))
             points.append((idle.get(snapshot.key, 0), {**attributes, names.STATE.key: "idle"}))
@@ -167,7 +170,7 @@ class PoolMetrics:
         stalled = self._sum(lambda reading: reading.stalled.items())
         return [
             (stalled.get(snapshot.key, 0), attributes_of(snapshot.key))
-            for snapshot in self._snapshots
+            for snapshot in self._use_seen()
             if snapshot.key.library == "aiohttp"
         ]
 

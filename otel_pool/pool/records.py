@@ -84,6 +84,8 @@ class Snapshot:
     queue_rounds: int
     #: Samples lost to full buffers.
     dropped: int
+    #: False where a connection in use is not known to be: what is active, idle or stalled is then not known either.
+    use_seen: bool
 
 
 def joined(snapshots: Iterable[Snapshot]) -> list[Snapshot]:
@@ -109,4 +111,4 @@ def _sum(one: Snapshot, other: Snapshot) -> Snapshot:
     return Snapshot(**values)
 
 
-_LARGEST = {"advised_size", "oldest_pending_seconds", "oldest_active_seconds"}
+_LARGEST = {"advised_size", "oldest_pending_seconds", "oldest_active_seconds", "use_seen"}

@@ -16,13 +16,23 @@ import pytest
 
 from otel_pool import AiohttpPoolInstrumentor
 from otel_pool.pool.aiohttp import create_trace_config
+from otel_pool.pool.aiohttp_connector import version
 from otel_pool.pool.aiohttp_trace_config import _Recorder
-from tests.support.servers import serving, until
+from tests.support.servers import serving, silent, until
 from tests.support.telemetry import Telemetry
 
 QUEUE = "http.client.request.time_in_queue"
 USE = "otel_pool.connection.use_time"
 PENDING = "otel_pool.connection.pending_requests"
+UNSEEN_BY_TRACES = {
+    USE,
+    "http.client.open_connections",
+    "otel_pool.connection.active.peak",
+    "otel_pool.connection.oldest_active.age",
+    "otel_pool.connection.stalled_requests",
+    "otel_pool.connection.max",
+    "otel_pool.connection.max_per_host",
+}
 
 
 async def read(session: aiohttp.ClientSession, url: str, **kwargs: object) -> None:
@@ -47,6 +57,18 @@ async def test_one_connector_is_measured_and_its_neighbour_is_not(telemetry: Tel
         await read(one, server.url)
         assert "connect" not in vars(one.connector)
         assert telemetry.collect().total(QUEUE) == 1
+
+
+async def test_a_connector_may_be_let_go_after_its_session_is_closed(telemetry: Telemetry) -> None:
+    """The usual order of a teardown; a session that is closed has let go of its connector by itself."""
+    instrumentor = AiohttpPoolInstrumentor()
+    async with aiohttp.ClientSession() as session:
+        connector = session.connector
+        instrumentor.instrument_connector(session, meter_provider=telemetry.meter_provider)
+    instrumentor.uninstrument_connector(session)
+    assert "connect" in vars(connector)
+    instrumentor.uninstrument_connector(connector)
+    assert "connect" not in vars(connector)
 
 
 async def test_a_connector_that_was_measured_alone_goes_with_its_session(telemetry: Telemetry) -> None:
@@ -113,18 +135,80 @@ async def test_a_trace_config_records_a_failed_wait_when_the_exception_signal_co
         await holder
 
 
+@pytest.mark.parametrize("limit", ["connect", "sock_connect", "total"])
+@pytest.mark.parametrize("patched", [True, False])
+async def test_one_timeout_makes_one_series_whichever_door_hears_of_it(
+    telemetry: Telemetry, limit: str, patched: bool
+) -> None:
+    configs = [] if patched else [create_trace_config(meter_provider=telemetry.meter_provider)]
+    timeout = aiohttp.ClientTimeout(**{limit: 0.05})
+    async with silent() as hole, aiohttp.ClientSession(trace_configs=configs) as session:
+        if patched:
+            AiohttpPoolInstrumentor().instrument_connector(session, meter_provider=telemetry.meter_provider)
+        with pytest.raises(asyncio.TimeoutError):
+            await read(session, f"https://127.0.0.1:{hole}/", timeout=timeout)
+        await session.close()
+        await asyncio.sleep(0.1)  # older releases close TLS in the background
+    exported = telemetry.collect()
+    assert exported.one(QUEUE).attributes["error.type"] == "TimeoutError"
+    assert exported.one("otel_pool.connection.create_time").attributes["error.type"] == "TimeoutError"
+    assert exported.value("otel_pool.connection.timeouts", otel_pool__connection__phase="connecting") == 1
+
+
 async def test_a_trace_config_is_blind_to_use_and_limits(telemetry: Telemetry) -> None:
     """The blind spots that its module states."""
     config = create_trace_config(meter_provider=telemetry.meter_provider)
     async with serving() as server, aiohttp.ClientSession(trace_configs=[config]) as session:
         call = asyncio.create_task(read(session, server.url + "hold"))
         await until(lambda: server.in_flight == 1)
-        exported = telemetry.collect()
-        assert exported.value("http.client.open_connections", http__connection__state="active") == 0
-        assert exported.find("otel_pool.connection.max") == []
+        assert telemetry.collect().names & UNSEEN_BY_TRACES == set()
         server.release.set()
         await call
-        assert telemetry.collect().find(USE) == []
+        exported = telemetry.collect()
+        assert exported.one(QUEUE).count == 1
+        assert exported.names & UNSEEN_BY_TRACES == set()
+
+
+async def test_what_a_trace_config_cannot_see_is_there_once_a_hook_enters_beside_it(telemetry: Telemetry) -> None:
+    config = create_trace_config(meter_provider=telemetry.meter_provider)
+    async with (
+        serving() as server,
+        aiohttp.ClientSession(trace_configs=[config]) as traced,
+        aiohttp.ClientSession() as hooked,
+    ):
+        AiohttpPoolInstrumentor().instrument_connector(hooked, meter_provider=telemetry.meter_provider)
+        await read(traced, server.url)
+        await read(hooked, server.url)
+        calls = [asyncio.create_task(read(session, server.url + "hold")) for session in (hooked, hooked, traced)]
+        await until(lambda: server.in_flight == 3)
+        exported = telemetry.collect()
+        assert exported.value("http.client.open_connections", http__connection__state="active") == 2
+        assert exported.value("otel_pool.connection.active.peak") == 2
+        server.release.set()
+        await asyncio.gather(*calls)
+        AiohttpPoolInstrumentor().uninstrument_connector(hooked)
+
+
+async def test_a_wait_in_a_session_that_closes_has_its_sample_once_aiohttp_ends_it(telemetry: Telemetry) -> None:
+    """Before 3.10.11 aiohttp ends no wait: the caller still waits, and is pending."""
+    config = create_trace_config(meter_provider=telemetry.meter_provider)
+    connector = aiohttp.TCPConnector(limit=1)
+    async with serving() as server, aiohttp.ClientSession(connector=connector, trace_configs=[config]) as session:
+        holder = asyncio.create_task(read(session, server.url + "hold"))
+        await until(lambda: server.in_flight == 1)
+        waiter = asyncio.create_task(read(session, server.url))
+        await until(lambda: telemetry.collect().total(PENDING) == 1)
+        await session.close()
+        if version() < (3, 10, 11):
+            assert telemetry.collect().value(PENDING) == 1
+            waiter.cancel()
+        with pytest.raises((asyncio.CancelledError, aiohttp.ClientError)):
+            await waiter
+        exported = telemetry.collect()
+        assert exported.one(QUEUE, error__type="CancelledError").count == 1
+        assert exported.value(PENDING) == 0
+        server.release.set()
+        await asyncio.gather(holder, return_exceptions=True)
 
 
 @asynccontextmanager
