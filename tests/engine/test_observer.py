@@ -21,7 +21,7 @@ from otel_pool.engine.observer import Observer
 from otel_pool.engine.sample import Sample
 from otel_pool.engine.scrape import ScrapeError, Scraper, Target
 from otel_pool.engine.state import Evidence, Failure, State
-from tests.engine.fake_engine import FakeEngine, free_port, page, slow, status
+from tests.engine.fake_engine import FakeEngine, page, slow, status
 from tests.engine.pages import recorded, vllm
 
 INTERVAL = 0.05
@@ -221,13 +221,12 @@ async def test_a_finding_is_said_once_though_an_outage_lies_between(engines, obs
     assert sum("kv_usage_absent" in message for message in errors(caplog)) == 1
 
 
-async def test_an_engine_that_starts_late_is_found(engines, observe):
+async def test_an_engine_that_starts_late_is_found(engines, observe, unused_tcp_port):
     """Case 10: nothing there at the start; unknown, then stale, and fresh with the first sample."""
-    port = free_port()
     states = []
-    observer = observe(f"http://127.0.0.1:{port}", on_poll=lambda view: states.append(view.state))
+    observer = observe(f"http://127.0.0.1:{unused_tcp_port}", on_poll=lambda view: states.append(view.state))
     await until(lambda: observer.polls.get("connection", 0) >= 3)
-    await engines(page(vllm(0, 0)), port)
+    await engines(page(vllm(0, 0)), unused_tcp_port)
     await until(lambda: observer.view().state is State.FRESH)
     assert states[0] is State.UNKNOWN
     assert State.STALE in states
