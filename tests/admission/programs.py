@@ -47,10 +47,11 @@ def _answers(port: int) -> bool:
 
 
 def ask(
-    session: aiohttp.ClientSession, port: int, sleep: float = 0.0, headers: Mapping[str, str] | None = None
-) -> aiohttp.client._RequestContextManager:
-    """One request, which the program is to take `sleep` seconds for."""
-    body = {"model": "m", "messages": [], "sleep": sleep}
+    session: aiohttp.ClientSession, port: int, sleep: float = 0.0, headers: Mapping[str, str] | None = None,
+    **keys: object,
+) -> aiohttp.client._RequestContextManager:  # fmt: skip
+    """One request, which the program is to take `sleep` seconds for; `keys` are more of its body."""
+    body = {"model": "m", "messages": [], "sleep": sleep, **keys}
     return session.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, headers=headers)
 
 
