@@ -144,7 +144,7 @@ def read(
             values[field.name] = kind.parse(given) if isinstance(given, str) else _checked(kind, given)
         except (ValueError, TypeError, OverflowError):
             remedy = f"expected {kind.expects}; {_shown(field.default)} stays in force"
-            problems.append(Problem(setting, HIDDEN if field.metadata["secret"] else str(given)[:80], remedy))
+            problems.append(Problem(setting, HIDDEN if field.metadata["secret"] else _said(given), remedy))
     return cls(**values), tuple(problems)
 
 
@@ -180,12 +180,31 @@ def _given(
 
 def _checked(kind: Kind, given: object) -> object:
     if isinstance(given, Real):
-        return kind.parse(str(given))
+        return kind.parse(_text(given))
     if kind.collected is not None:
         return kind.collected(given)
     if isinstance(given, (list, tuple, set, frozenset)) and all(isinstance(part, (str, Real)) for part in given):
-        return kind.parse(",".join(str(part) for part in given))
+        return kind.parse(",".join(_text(part) for part in given))
     raise TypeError(type(given).__name__)
+
+
+def _said(given: object) -> str:
+    try:
+        return _text(given)[:80]
+    except ValueError:
+        return of_type(given)
+
+
+def _text(given: object) -> str:
+    try:
+        return str(given)
+    except Exception as error:  # a number of more digits than Python writes out, or whatever its class raises
+        raise ValueError(type(given).__name__) from error
+
+
+def of_type(given: object) -> str:
+    """What stands in a problem for an object whose text says nothing."""
+    return f"(an object of type {type(given).__name__})"
 
 
 def _shown(default: object) -> str:

@@ -21,6 +21,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, Trac
 from otel_pool.names.table import Metric
 
 __all__ = [
+    "NO_METERS",
+    "NO_TRACERS",
     "Attributes",
     "Histogram",
     "Meter",
@@ -46,6 +48,9 @@ Attributes = Mapping[str, str | int | float | bool]
 Observe = Callable[[], Iterable[tuple[float, Attributes]]]
 
 SCOPE = "otel_pool"
+#: Providers that record nothing, where no other can be used.
+NO_METERS: MeterProvider = metrics.NoOpMeterProvider()
+NO_TRACERS: TracerProvider = trace.NoOpTracerProvider()
 #: What the API gives for the global provider until there is one; its meters act once there is.
 _PROXY: type = getattr(_internal, "_ProxyMeterProvider", type(None))
 _logger = logging.getLogger(__name__)

@@ -18,14 +18,11 @@ from weakref import finalize
 import aiohttp
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # lazy
 
-from otel_pool import __version__
 from otel_pool.patching import Replacement
 from otel_pool.pool.aiohttp_connector import version
 from otel_pool.pool.aiohttp_hook import AiohttpHook, Connect
 from otel_pool.pool.aiohttp_trace_config import trace_config
-from otel_pool.pool.keywords import settings_of, spans_of
-from otel_pool.pool.process import Books, open_books
-from otel_pool.pool.settings import PoolSettings
+from otel_pool.pool.keywords import books_of, settings_of, spans_of, tracer_of
 from otel_pool.telemetry import MeterProvider
 
 __all__ = ["AiohttpPoolInstrumentor", "create_trace_config"]
@@ -88,7 +85,7 @@ class _Installed:
     def __init__(self, owner: Any, user: str, kwargs: Mapping[str, Any]) -> None:
         settings = settings_of(kwargs)
         self.user = user
-        self.books = _books_of(user, kwargs.get("meter_provider"), settings)
+        self.books = books_of(user, kwargs, settings)
         hook = AiohttpHook(self.books, user, spans_of(kwargs, settings), frozenset(settings.excluded_hosts))
         self._turnstiles: Any = None
         if settings.fair_queue:
@@ -114,11 +111,9 @@ class _Installed:
 def create_trace_config(meter_provider: MeterProvider | None = None, **kwargs: Any) -> aiohttp.TraceConfig:
     """A plain `aiohttp.TraceConfig` that feeds the same metrics; see `aiohttp_trace_config` for what it cannot see."""
     settings = settings_of(kwargs)
-    return trace_config(_books_of("aiohttp trace config", meter_provider, settings), frozenset(settings.excluded_hosts))
-
-
-def _books_of(user: str, provider: MeterProvider | None, settings: PoolSettings) -> Books:
-    return open_books(user, provider, settings.max_destinations, __version__)
+    tracer_of(kwargs)  # it makes no spans, but a provider that is not usable is named at every door
+    books = books_of("aiohttp trace config", {"meter_provider": meter_provider}, settings)
+    return trace_config(books, frozenset(settings.excluded_hosts))
 
 
 def _connector_of(target: aiohttp.BaseConnector | aiohttp.ClientSession) -> aiohttp.BaseConnector:

@@ -17,10 +17,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.poolmanager import PoolManager
 
-from otel_pool import __version__
 from otel_pool.patching import Patch, Wrapper
-from otel_pool.pool.keywords import settings_of, spans_of
-from otel_pool.pool.process import open_books
+from otel_pool.pool.keywords import books_of, settings_of, spans_of
 from otel_pool.pool.urllib3_hook import Urllib3Hook
 from otel_pool.pool.urllib3_pools import LIBRARY, VERSION, version
 
@@ -88,7 +86,7 @@ class Urllib3PoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untype
 
 def _hook(kwargs: dict[str, Any], see: Callable[[type], None]) -> Urllib3Hook:
     settings = settings_of(kwargs)
-    books = open_books(LIBRARY, kwargs.get("meter_provider"), settings.max_destinations, __version__)
+    books = books_of(LIBRARY, kwargs, settings)
     return Urllib3Hook(books, spans_of(kwargs, settings), frozenset(settings.excluded_hosts), see)
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -21,6 +26,66 @@ from tests.support.servers import serving
 from tests.support.telemetry import Telemetry
 
 QUEUE = "http.client.request.time_in_queue"
+ROOT = Path(__file__).parents[2]
+
+# One call by one door with keywords of its own, in a process that has a global provider unless a variable names one.
+ONE_CALL = """
+import asyncio, json, logging, os, sys
+import aiohttp, urllib3
+from opentelemetry import metrics
+from otel_pool import AiohttpPoolInstrumentor, Urllib3PoolInstrumentor
+from otel_pool.pool.aiohttp import create_trace_config
+from tests.support.servers import serving
+from tests.support.telemetry import Telemetry
+
+door, keywords = sys.argv[1], json.loads(sys.argv[2])
+lines = []
+handler = logging.Handler(logging.WARNING)
+handler.emit = lambda record: lines.append(record.getMessage())
+logging.getLogger("otel_pool").addHandler(handler)
+telemetry = None
+if "OTEL_PYTHON_METER_PROVIDER" not in os.environ:
+    telemetry = Telemetry()
+    metrics.set_meter_provider(telemetry.meter_provider)
+
+def pooled(url):
+    with urllib3.PoolManager() as pools:
+        pools.request("GET", url)
+
+async def main():
+    traces = [create_trace_config(**keywords)] if door == "traces" else []
+    async with serving() as server, aiohttp.ClientSession(trace_configs=traces) as session:
+        if door == "aiohttp":
+            AiohttpPoolInstrumentor().instrument(**keywords)
+        if door == "connector":
+            AiohttpPoolInstrumentor().instrument_connector(session, **keywords)
+        if door == "urllib3":
+            Urllib3PoolInstrumentor().instrument(**keywords)
+            await asyncio.to_thread(pooled, server.url)
+        else:
+            async with session.get(server.url) as response:
+                await response.read()
+        waits = telemetry.collect().total("http.client.request.time_in_queue") if telemetry else 0
+        print(json.dumps([server.requests, waits, lines]))
+
+asyncio.run(main())
+"""
+
+
+def one_call(door: str, keywords: dict[str, object], environ: dict[str, str] | None = None) -> tuple[int, int, Any]:
+    """Requests that the server saw, waits that were exported, and warnings of ours."""
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_CALL, door, json.dumps(keywords)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+        env={**os.environ, **(environ or {})},
+    )
+    assert done.returncode == 0, done.stderr
+    requests, waits, lines = json.loads(done.stdout)
+    return requests, waits, lines
 
 
 @pytest.fixture
@@ -120,3 +185,62 @@ async def test_a_bad_variable_is_one_line_for_all_that_read_it(
         create_trace_config(meter_provider=telemetry.meter_provider)
     (line,) = warnings(caplog)
     assert line.startswith("OTEL_POOL_SPANS='shouted' is not usable")
+
+
+DOORS = ("aiohttp", "connector", "traces", "urllib3")
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_provider_of_another_kind_is_one_line_each_and_the_global_one_stands(door: str) -> None:
+    requests, waits, lines = one_call(door, {"meter_provider": "nonsense", "tracer_provider": 7})
+    assert requests == waits == 1
+    assert sorted(lines) == [
+        f"{kind}_provider='(an object of type {given})' is not usable: "
+        f"expected a {kind} provider of OpenTelemetry; the global one stays in force"
+        for kind, given in (("meter", "str"), ("tracer", "int"))
+    ]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_variable_that_names_no_provider_is_one_line_each_and_the_call_goes_on(door: str) -> None:
+    named = {"OTEL_PYTHON_METER_PROVIDER": "nonsense", "OTEL_PYTHON_TRACER_PROVIDER": "nonsense"}
+    requests, waits, lines = one_call(door, {}, named)
+    assert (requests, waits) == (1, 0)
+    assert sorted(lines) == [
+        f"OTEL_PYTHON_{kind.upper()}_PROVIDER='nonsense' is not usable: "
+        f"expected one that is installed, such as sdk_{kind}_provider; nothing is recorded"
+        for kind in ("meter", "tracer")
+    ]
+
+
+async def test_a_queue_hook_that_cannot_be_called_is_one_line_and_the_wait_has_its_span(
+    both: Any, telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    both({"queue_hook": "note"}, {})
+    connector = aiohttp.TCPConnector(limit=1)
+    async with serving(delay=0.05) as server, aiohttp.ClientSession(connector=connector) as session:
+        with telemetry.tracer.start_as_current_span("calls"):
+            await asyncio.gather(call(session, server.url), call(session, server.url))
+    assert len(telemetry.spans("HTTP wait_for_connection")) == 1
+    (line,) = warnings(caplog)
+    assert line.startswith("queue_hook='(an object of type str)' is not usable: expected a function of")
+
+
+class Mute:
+    """Says nothing of itself."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    ("keyword", "given", "kind"),
+    [("max_destinations", 10**5000, "int"), ("excluded_hosts", Mute(), "Mute"), ("spans", [Mute()], "list")],
+    ids=["a number too long to be written", "no text", "no text inside"],
+)
+def test_a_value_that_has_no_text_is_a_problem_with_its_type(keyword: str, given: object, kind: str) -> None:
+    settings, (problem,) = read(PoolSettings, {}, {keyword: given})
+    assert settings == PoolSettings()
+    assert str(problem).startswith(f"{keyword}='(an object of type {kind})' is not usable: expected")
