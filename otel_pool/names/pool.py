@@ -8,7 +8,11 @@ SERVER_ADDRESS = Attribute("server.address", "The host the request is for; `_OTH
 SERVER_PORT = Attribute("server.port", "The port the request is for.")
 URL_SCHEME = Attribute("url.scheme", "The scheme of the request.", ("http", "https", "ws", "wss"))
 LIBRARY = Attribute("otel_pool.library", "The library whose pool it is.", ("aiohttp", "urllib3"))
-ERROR_TYPE = Attribute("error.type", "The class of the exception that ended the acquisition; absent on success.")
+ERROR_TYPE = Attribute(
+    "error.type",
+    "The class of the exception that ended the acquisition, for aiohttp `TimeoutError` where that was any timeout; "
+    "absent on success.",
+)
 STATE = Attribute("http.connection.state", "Whether a request holds the connection.", ("active", "idle"))
 PHASE = Attribute("otel_pool.connection.phase", "What the acquisition was doing.", ("queued", "connecting"))
 REASON = Attribute(

@@ -151,7 +151,8 @@ class _Recorder:
         acquisition, context.acquisition = context.acquisition, None
         if acquisition is not None:
             timed_out = isinstance(params.exception, (TimeoutError, asyncio.TimeoutError))
-            acquisition.failed(monotonic(), type(params.exception).__qualname__, timed_out)
+            error_type = "TimeoutError" if timed_out else type(params.exception).__qualname__
+            acquisition.failed(monotonic(), error_type, timed_out)
 
     def _acquisition(self, context: TraceContext) -> Acquisition | None:
         """The one in progress, or a new one; None where another counts, or there is nothing to count."""
