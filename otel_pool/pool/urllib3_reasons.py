@@ -24,10 +24,13 @@ def timed_out(error: BaseException) -> bool:
 def dropped_by(function: str) -> bool:
     """Whether an object whose `__del__` asks was dropped by this function of urllib3's connection pools.
 
-    What drops the last reference to an object runs below its `__del__`.
+    What drops the last reference to an object runs below its `__del__`. Nothing does at the interpreter's exit, and
+    where a thread that ends drops its `threading.local`.
     """
-    frame = sys._getframe(2)
-    return frame.f_code.co_name == function and frame.f_globals.get("__name__") == HTTPConnectionPool.__module__
+    frame = sys._getframe(1).f_back
+    if frame is None or frame.f_code.co_name != function:
+        return False
+    return frame.f_globals.get("__name__") == HTTPConnectionPool.__module__
 
 
 def broke_in_its_body() -> bool:
