@@ -7,7 +7,7 @@ connecting: its acquisition is entered when it comes back.
 
 from __future__ import annotations
 
-from threading import get_ident
+import threading
 from time import monotonic
 from typing import Any
 
@@ -41,7 +41,8 @@ class PooledAcquisition(Acquisition):
     def __init__(self, pool: HostPool, destination: Destination, spans: AcquisitionSpans) -> None:
         Acquisition.__init__(self, destination, monotonic())
         self.pool = pool
-        self.thread = get_ident()
+        # Asked of the module each time: gevent may have put another one there by now.
+        self.thread = threading.get_ident()
         self.is_out = False
         self.kept = False
         self.may_wait = False
@@ -108,7 +109,7 @@ class PooledAcquisition(Acquisition):
 
     def __del__(self) -> None:
         if not getattr(self, "is_out", False):
-            if _DROPS_STALE and getattr(self, "kept", False) and dropped_by("_get_conn"):
+            if _DROPS_STALE and getattr(self, "kept", False) and not self.pool.outdated and dropped_by("_get_conn"):
                 self.destination.add_discard("stale")
             return
         self.is_out = False

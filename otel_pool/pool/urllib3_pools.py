@@ -8,14 +8,15 @@ destination's books. `num_connections` of urllib3 is not read: it counts objects
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import urllib3
 from urllib3.connectionpool import HTTPConnectionPool
 
+from otel_pool.pool.acquisition import State
 from otel_pool.pool.destinations import Destination, Destinations
 from otel_pool.pool.records import Key, PoolReading
 
@@ -85,10 +86,13 @@ class HostPool:
 
         urllib3 puts None back after it has closed the connection of a call that failed, on the thread that got it:
         so it is the newest one of this thread whose connection has no socket, or is gone already, as in urllib3 1.26.
+        One that connects is none, also where greenlets share an identity: that `connect` raised is seen before.
         """
-        thread = get_ident()
+        thread = threading.get_ident()
         for acquisition, connection in self._all_out()[::-1]:
-            if acquisition.thread == thread and (connection is None or connection.sock is None):
+            if acquisition.thread != thread or acquisition.state is State.CONNECTING:
+                continue
+            if connection is None or connection.sock is None:
                 return acquisition
         return None
 

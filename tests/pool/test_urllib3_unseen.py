@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+import logging
 import subprocess
 import sys
 import threading
+from typing import Any
 
+import pytest
 import requests
+import urllib3
+from urllib3.connection import HTTPConnection
 
 from otel_pool import Urllib3PoolInstrumentor
-from tests.pool.urllib3_support import served
+from tests.pool.urllib3_support import release, served
 from tests.support.telemetry import Telemetry
 
 QUEUE = "http.client.request.time_in_queue"
@@ -74,3 +79,55 @@ def test_an_answer_that_a_thread_leaves_behind_ends_with_the_thread_and_its_span
             assert len(telemetry.spans("HTTP use_connection")) == 1
     finally:
         ours.uninstrument()
+
+
+def test_whose_call_fails_is_told_by_the_identity_that_threading_gives_at_the_time(
+    threads_seen: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gevent may put an identity for each greenlet there, long after the hook was turned on."""
+    greenlet = 1
+    real, here = threading.get_ident, threading.get_ident()
+    monkeypatch.setattr(threading, "get_ident", lambda: greenlet if real() == here else real())
+    with served() as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=2) as pool:
+        older = pool._get_conn()
+        older.connect()
+        greenlet = 2
+        answer = pool.request("GET", "/stream", headers=LAST, preload_content=False)
+        greenlet = 1
+        older.close()
+        pool._put_conn(None)  # type: ignore[arg-type]  # as urllib3 does
+        assert active(threads_seen) == server.in_flight == 1
+        release(server)
+        assert answer.read() == b"first"
+        exported = threads_seen.collect()
+    assert exported.value(OPEN, http__connection__state="active") == 0
+    assert exported.value(DISCARDED, otel_pool__discard__reason="error") == 1
+
+
+def test_a_call_that_fails_ends_none_that_connects_where_both_have_one_identity(
+    threads_seen: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As greenlets do where gevent leaves threads as they are."""
+
+    class Switching(HTTPConnection):
+        def connect(self) -> None:
+            if self is newer:
+                older.close()
+                pool._put_conn(None)  # type: ignore[arg-type]  # as urllib3 does
+            super().connect()
+
+    class SwitchingPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Switching
+
+    newer: Any = None
+    with caplog.at_level(logging.ERROR), served() as server, SwitchingPool("127.0.0.1", server.port, maxsize=2) as pool:
+        older = pool._get_conn()
+        older.connect()
+        newer = pool._get_conn()
+        newer.connect()
+        assert active(threads_seen) == 1
+        pool._put_conn(newer)
+        exported = threads_seen.collect()
+        assert exported.value(CREATED) == 2
+    assert exported.value(DISCARDED, otel_pool__discard__reason="error") == 1
+    assert caplog.records == []
