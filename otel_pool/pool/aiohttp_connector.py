@@ -30,34 +30,33 @@ _ByOrigin = dict[Any, Key]
 class ConnectorPool:
     """One live connector, as the registry sees it."""
 
-    def __init__(self, connector: BaseConnector, destinations: Destinations, excluded: frozenset[str]) -> None:
+    def __init__(self, connector: BaseConnector, destinations: Destinations) -> None:
         self._connector = ref(connector)
         self.registry = destinations
         self.outdated = False
-        self._excluded = excluded
         # (raw host, port, scheme) of a URL -> its destination; bounded, as the registry is.
         self._known: dict[tuple[Any, Any, Any], Destination] = {}
         # What the hosts past the bound share, once it has served one: which they were is not kept.
         self._overflow: Key | None = None
+        #: Hosts whose latest call the hook left out: their connections are not those of a host past the bound.
+        self.excluded: set[str] = set()
         #: The acquisitions of ours that wait in this connector, by identity.
         self.waiting: set[int] = set()
 
-    def destination(self, url: URL) -> Destination | None:
-        """The destination of `url`, or None when its host is excluded."""
+    def destination(self, url: URL) -> Destination:
+        """The destination of `url`."""
         origin = (url.raw_host, url.port, url.scheme)
         found = self._known.get(origin)
         return found if found is not None else self._look_up(origin)
 
-    def _look_up(self, origin: tuple[str | None, int | None, str]) -> Destination | None:
-        host = origin[0] or ""
-        if host in self._excluded:
-            return None
-        key = Key(LIBRARY, host, origin[1] or 0, origin[2])
+    def _look_up(self, origin: tuple[str | None, int | None, str]) -> Destination:
+        key = Key(LIBRARY, origin[0] or "", origin[1] or 0, origin[2])
         destination = self.registry.get(key)
         if destination.key == key:
             self._known[origin] = destination
         else:
             self._overflow = destination.key
+            self.excluded.discard(key.host)
         return destination
 
     def forget(self) -> None:
@@ -125,7 +124,7 @@ class ConnectorPool:
 
     def _is_past(self, origin: _Origin | None, keys: _ByOrigin) -> bool:
         # Calls that nobody measures, as those under suppression, may have made it: they are few, and of few hosts.
-        return origin is not None and origin not in keys and origin[0] not in self._excluded
+        return origin is not None and origin not in keys and origin[0] not in self.excluded
 
     def __repr__(self) -> str:
         return f"<ConnectorPool {len(self._known)} destinations, {len(self.waiting)} waiting>"

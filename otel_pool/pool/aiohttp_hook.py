@@ -78,9 +78,9 @@ class AiohttpHook:
             pool: ConnectorPool | None = connector.__dict__.get(ATTRIBUTE)
             if pool is None or pool.outdated or pool.registry is not self.books.destinations:
                 pool = self._new_pool(connector)
-            destination = pool.destination(req.url)
-            if destination is None:
+            if self._excluded and self._excludes(req.url.raw_host or "", pool):
                 return None
+            destination = pool.destination(req.url)
             acquisition = TracedAcquisition(destination, monotonic(), hdrs.SEC_WEBSOCKET_KEY in req.headers)
             acquisition.hook, acquisition.pool, acquisition.span = self, pool, None
             return acquisition
@@ -89,10 +89,17 @@ class AiohttpHook:
             return None
 
     def _new_pool(self, connector: BaseConnector) -> ConnectorPool:
-        pool = ConnectorPool(connector, self.books.destinations, self._excluded)
+        pool = ConnectorPool(connector, self.books.destinations)
         setattr(connector, ATTRIBUTE, pool)
         pool_in_use(self.books, pool)
         return pool
+
+    def _excludes(self, host: str, pool: ConnectorPool) -> bool:
+        # Asked of the hook and not of the pool, which other hooks before and beside this one share.
+        if host.lower() not in self._excluded:
+            return False
+        pool.excluded.add(host)
+        return True
 
     def fail(self, error: BaseException) -> None:
         """The hook is wrong about something: no more of it in this process, and one line that says so."""

@@ -204,14 +204,38 @@ async def _open(session: aiohttp.ClientSession, url: str) -> aiohttp.ClientRespo
     return await session.get(url)
 
 
-async def test_a_call_made_under_suppression_is_absent(instrumented: Telemetry) -> None:
-    """Case pool 15, for aiohttp: what an exporter does is not measured."""
-    async with serving() as server, aiohttp.ClientSession() as session:
-        with suppress_instrumentation():
-            async with session.get(server.url) as response:
-                await response.read()
-        assert server.requests == 1
-        assert instrumented.collect().find(QUEUE) == []
+async def test_a_call_made_under_suppression_is_absent(telemetry: Telemetry) -> None:
+    """Case pool 15, for aiohttp: what an exporter does is not measured, though it waits below a span."""
+    AiohttpPoolInstrumentor().instrument(
+        meter_provider=telemetry.meter_provider, tracer_provider=telemetry.tracer_provider, spans="all"
+    )
+
+    async def two_calls_on_one_connection(url: str) -> None:
+        async def call() -> None:
+            with telemetry.tracer.start_as_current_span("call"):
+                async with session.get(url) as response:
+                    await response.read()
+
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
+            await asyncio.gather(call(), call())
+
+    try:
+        async with serving() as server:
+            with suppress_instrumentation():
+                await two_calls_on_one_connection(server.url)
+            assert (server.requests, server.in_flight_peak) == (2, 1)
+            assert telemetry.collect().find(QUEUE) == []
+            assert telemetry.spans("HTTP") == []
+            await two_calls_on_one_connection(server.url)
+            assert telemetry.collect().one(QUEUE).count == 2
+            # Each call's use, and the wait of the one that came second.
+            assert sorted(span.name.split()[1] for span in telemetry.spans("HTTP")) == [
+                "use_connection",
+                "use_connection",
+                "wait_for_connection",
+            ]
+    finally:
+        AiohttpPoolInstrumentor().uninstrument()
 
 
 async def test_connectors_that_were_closed_or_dropped_are_gone_from_the_gauges(instrumented: Telemetry) -> None:
@@ -334,6 +358,61 @@ async def test_sessions_that_share_a_list_of_trace_configs_leave_it_as_it_is(ins
     assert shared == [config]
     assert len(seen) == 3
     assert instrumented.collect().one(QUEUE).count == 3
+
+
+async def measured_hosts(session: aiohttp.ClientSession, port: int, telemetry: Telemetry) -> dict[str, int]:
+    """The samples of each host, after a call to each of two names of one server."""
+    for host in ("127.0.0.1", "localhost"):
+        async with session.get(f"http://{host}:{port}/") as response:
+            await response.read()
+    return {point.attributes["server.address"]: point.count for point in telemetry.collect().find(QUEUE)}
+
+
+async def test_what_is_excluded_now_holds_for_connectors_that_were_there_before(telemetry: Telemetry) -> None:
+    ours = AiohttpPoolInstrumentor()
+    async with serving() as server, aiohttp.ClientSession() as session:
+        counts = []
+        for excluded in (["localhost"], ["127.0.0.1"], []):
+            ours.instrument(meter_provider=telemetry.meter_provider, excluded_hosts=excluded)
+            counts.append(await measured_hosts(session, server.port, telemetry))
+            assert telemetry.collect().value("otel_pool.connection.max") == 100
+            ours.uninstrument()
+    assert server.requests == 6
+    assert counts == [{"127.0.0.1": 1}, {"127.0.0.1": 1, "localhost": 1}, {"127.0.0.1": 2, "localhost": 2}]
+
+
+async def test_what_one_connector_excludes_the_hook_of_all_still_measures(telemetry: Telemetry) -> None:
+    """Two hooks on one connector, of which a call passes both: each asks its own list."""
+    ours = AiohttpPoolInstrumentor()
+    ours.instrument(meter_provider=telemetry.meter_provider)
+    try:
+        async with serving(delay=0.01) as server, aiohttp.ClientSession() as session:
+            ours.instrument_connector(session, meter_provider=telemetry.meter_provider, excluded_hosts=["localhost"])
+            for calls in (1, 2):
+                assert await measured_hosts(session, server.port, telemetry) == {"127.0.0.1": calls, "localhost": calls}
+            exported = telemetry.collect()
+            ours.uninstrument_connector(session)
+        # One pool, which both share: its limit and its two idle connections are there once.
+        assert exported.value("otel_pool.connection.max") == 100
+        assert exported.total(OPEN, http__connection__state="idle") == len(server.connections) == 2
+        assert exported.total("otel_pool.connection.created") == 2
+    finally:
+        ours.uninstrument()
+
+
+async def test_connections_to_an_excluded_host_are_not_those_of_hosts_past_the_bound(telemetry: Telemetry) -> None:
+    ours = AiohttpPoolInstrumentor()
+    connector = aiohttp.TCPConnector(resolver=Loopback())
+    async with serving() as server, aiohttp.ClientSession(connector=connector) as session:
+        for excluded, idle in ((["excluded"], {"one": 1, "_OTHER": 2}), ([], {"one": 1, "_OTHER": 3})):
+            ours.instrument(meter_provider=telemetry.meter_provider, max_destinations=1, excluded_hosts=excluded)
+            for host in ("one", "excluded", "two", "three"):
+                async with session.get(f"http://{host}:{server.port}/") as response:
+                    await response.read()
+            points = telemetry.collect().find(OPEN, http__connection__state="idle")
+            assert {point.attributes["server.address"]: point.value for point in points} == idle
+            ours.uninstrument()
+    assert len(server.connections) == 4
 
 
 async def test_an_excluded_host_is_not_measured(telemetry: Telemetry) -> None:
