@@ -19,6 +19,7 @@ from aiohttp.tracing import Trace
 
 from otel_pool.pool.acquisition import Acquisition, State
 from otel_pool.pool.aiohttp_connector import ATTRIBUTE, ConnectorPool
+from otel_pool.pool.aiohttp_timeouts import CONNECT_APPLIES_ITS_TIMEOUT, timed_out
 from otel_pool.pool.aiohttp_trace_config import TraceContext
 from otel_pool.pool.process import Books, pool_in_use
 from otel_pool.pool.spans import AcquisitionSpans
@@ -44,7 +45,7 @@ class AiohttpHook:
 
     def around(self, connect: Connect) -> Connect:
         """`connect(connector, req, traces, timeout)` with an acquisition around it; returns and raises what it does."""
-        begin = self.begin
+        begin = self.begin if CONNECT_APPLIES_ITS_TIMEOUT else self._begin_by_the_loop
 
         @functools.wraps(connect)
         async def measured(connector: Any, req: Any, traces: Any, timeout: Any) -> Any:
@@ -55,7 +56,7 @@ class AiohttpHook:
                 # A new list: the caller's may be shared, and must not grow.
                 connection = await connect(connector, req, traces=[*traces, acquisition], timeout=timeout)
             except BaseException as error:
-                acquisition.on_failed(error, req, timeout)
+                acquisition.on_failed(error, connector, req, timeout)
                 raise
             acquisition.on_acquired(connection)
             return connection
@@ -83,6 +84,17 @@ class AiohttpHook:
             destination = pool.destination(req.url)
             acquisition = TracedAcquisition(destination, monotonic(), hdrs.SEC_WEBSOCKET_KEY in req.headers)
             acquisition.hook, acquisition.pool, acquisition.span = self, pool, None
+            return acquisition
+        except Exception as error:
+            self.fail(error)
+            return None
+
+    def _begin_by_the_loop(self, connector: Any, req: Any, traces: Any) -> TracedAcquisition | None:
+        """As `begin`, with the time that the session counts from: uvloop's clock stands still while a pass lasts."""
+        try:
+            acquisition = self.begin(connector, req, traces)
+            if acquisition is not None:
+                acquisition.asked_by_the_loop = asyncio.get_running_loop().time()
             return acquisition
         except Exception as error:
             self.fail(error)
@@ -139,13 +151,15 @@ class TracedAcquisition(Acquisition):
     A destination knows it by identity only, so a connection that is dropped without release ends it by `__del__`.
     """
 
-    __slots__ = ("hook", "pool", "span")
+    __slots__ = ("asked_by_the_loop", "hook", "pool", "span")
 
     # Set by `begin`, without a constructor of its own: every request makes one.
     hook: AiohttpHook
     pool: ConnectorPool
     #: The span of its use, while it is in use and has one.
     span: Span | None
+    #: When it asked, by the loop's clock; only where the session applies the timeout of the connecting.
+    asked_by_the_loop: float
 
     send_connection_queued_start = _signal(_queued)
     send_connection_queued_end = _signal(_dequeued)
@@ -171,15 +185,15 @@ class TracedAcquisition(Acquisition):
             connection.release()
             raise
 
-    def on_failed(self, error: BaseException, req: Any, timeout: Any) -> None:
+    def on_failed(self, error: BaseException, connector: Any, req: Any, timeout: Any) -> None:
         """`connect` raised."""
         try:
             now = monotonic()
             self.pool.waiting.discard(id(self))
-            timed_out = _timed_out(error, self, now, req, timeout)
-            error_type = "TimeoutError" if timed_out else type(error).__qualname__
+            timeout_ended_it = timed_out(error, connector, req, timeout, getattr(self, "asked_by_the_loop", None))
+            error_type = "TimeoutError" if timeout_ended_it else type(error).__qualname__
             in_queue = self.state is State.QUEUED
-            self.failed(now, error_type, timed_out)
+            self.failed(now, error_type, timeout_ended_it)
             # What failed after the wait is none of it.
             self.hook.spans.failed(self, now, error_type if in_queue else None)
         except Exception as failure:
@@ -234,18 +248,3 @@ def _claim(traces: list[Any]) -> bool:
             if type(context) is TraceContext:
                 context.otel_pool_claimed = True
     return False
-
-
-def _timed_out(error: BaseException, acquisition: Acquisition, now: float, req: Any, timeout: Any) -> bool:
-    """Whether `error` is a timeout, of which a cancellation may be the form it takes in here."""
-    if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
-        return True
-    if not isinstance(error, asyncio.CancelledError):
-        return False
-    timer = getattr(req, "_timer", None) or getattr(req, "timer", None)
-    # The total timeout cancels the task from a timer that remembers it.
-    if getattr(timer, "_cancelled", False):
-        return True
-    # Up to aiohttp 3.10.10 the session applies `connect` around us, by a cancellation.
-    limit: float | None = getattr(timeout, "connect", None)
-    return limit is not None and 0 < limit <= now - acquisition.asked_at

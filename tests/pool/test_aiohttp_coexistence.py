@@ -15,7 +15,8 @@ from opentelemetry.instrumentation.aiohttp_client import AioHttpClientInstrument
 
 from otel_pool import AiohttpPoolInstrumentor
 from otel_pool.pool import process
-from tests.support.servers import serving
+from otel_pool.pool.aiohttp_timeouts import timed_out
+from tests.support.servers import serving, until
 from tests.support.telemetry import Telemetry
 
 QUEUE = "http.client.request.time_in_queue"
@@ -214,6 +215,80 @@ async def test_uvloop_serves_as_well(instrumented: Telemetry) -> None:
     exported = instrumented.collect()
     assert exported.one(QUEUE).count == 8
     assert exported.one(QUEUE).sum >= 0.98 * 2 * (0.05 + 0.1 + 0.15)
+
+
+async def calls_that_time_out(count: int, connector: aiohttp.BaseConnector, limit: float) -> None:
+    """`count` callers, of one pass of the loop, of a connection that another holds for longer than their limit."""
+    timeout = aiohttp.ClientTimeout(connect=limit)
+    async with serving() as server, aiohttp.ClientSession(connector=connector) as session:
+        holder = asyncio.create_task(read(session, server.url + "hold"))
+        await until(lambda: server.in_flight == 1)
+        calls = (session.get(server.url, timeout=timeout) for _ in range(count))
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert [end for end in ends if not isinstance(end, asyncio.TimeoutError)] == []
+        server.release.set()
+        await holder
+
+
+async def test_on_uvloop_every_one_of_many_connect_timeouts_is_one(instrumented: Telemetry) -> None:
+    """Its clock stands still while a pass lasts, so the session's timeout began before the caller came to us."""
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed (extra `bench`)")
+
+    async def work() -> None:
+        await calls_that_time_out(200, aiohttp.TCPConnector(limit=1), 0.1)
+
+    def run() -> None:
+        loop = uvloop.new_event_loop()
+        try:
+            loop.run_until_complete(work())
+        finally:
+            loop.close()
+
+    await asyncio.to_thread(run)
+    exported = instrumented.collect()
+    assert exported.one(QUEUE, error__type="TimeoutError").count == 200
+    assert exported.value("otel_pool.connection.timeouts", otel_pool__connection__phase="queued") == 200
+
+
+async def test_a_connect_timeout_is_one_though_the_connectors_own_connect_awaits_first(instrumented: Telemetry) -> None:
+    class Hesitating(aiohttp.TCPConnector):
+        async def connect(self, *args: object, **kwargs: object) -> aiohttp.connector.Connection:
+            await asyncio.sleep(0.02)
+            return await super().connect(*args, **kwargs)
+
+    await calls_that_time_out(1, Hesitating(limit=1), 0.5)
+    exported = instrumented.collect()
+    assert exported.one(QUEUE, error__type="TimeoutError").count == 1
+    assert exported.value("otel_pool.connection.timeouts", otel_pool__connection__phase="queued") == 1
+
+
+class OwnConnect(aiohttp.BaseConnector):
+    async def connect(self, *_: object, **__: object) -> aiohttp.connector.Connection:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds", "expected"),
+    [
+        (aiohttp.TCPConnector, 9.9, False),
+        (aiohttp.TCPConnector, 9.99, True),
+        (OwnConnect, 7.9, False),
+        (OwnConnect, 8.1, True),
+    ],
+)
+async def test_where_the_session_applies_its_timeout_a_cancellation_at_its_end_is_one(
+    kind: type[aiohttp.BaseConnector], seconds: float, expected: bool
+) -> None:
+    """Up to aiohttp 3.10.10, of a limit of 10 s; later, no cancellation is."""
+    since = asyncio.get_running_loop().time() - seconds
+    limit, no_limit = aiohttp.ClientTimeout(connect=10), aiohttp.ClientTimeout(connect=None)
+    connector = kind()
+    cancelled = asyncio.CancelledError()
+    assert timed_out(cancelled, connector, None, limit, since) is expected
+    assert timed_out(cancelled, connector, None, limit, None) is False
+    assert timed_out(cancelled, connector, None, no_limit, since) is False
+    assert timed_out(OSError(), connector, None, limit, since) is False
+    await connector.close()
 
 
 class AttrDict(dict[str, object]):
