@@ -21,8 +21,8 @@ import aiohttp
 from aiohttp.helpers import ceil_timeout
 
 from otel_pool.patching import Patch
-from otel_pool.pool.aiohttp_connector import version
 from otel_pool.pool.aiohttp_hook import AiohttpHook, Connect
+from otel_pool.pool.aiohttp_timeouts import CONNECT_APPLIES_ITS_TIMEOUT
 from otel_pool.pool.turnstile import Ticket, Turnstile
 
 
@@ -48,9 +48,12 @@ class _Place:
         self._returned = False
 
     def __call__(self) -> None:
-        if not self._returned:
-            self._returned = True
-            self._queues.give_back(self.turnstile, self.ticket, self.loop)
+        try:
+            if not self._returned:
+                self._returned = True
+                self._queues.give_back(self.turnstile, self.ticket, self.loop)
+        except Exception as error:
+            self._queues.fail(error)
 
     def __del__(self) -> None:
         # The collector comes in any thread, in the midst of anything, and after the loop's end.
@@ -118,7 +121,7 @@ class FairQueues:
                 return None
             return self._place(connector, req.connection_key, timeout)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
             return None
 
     def _place(self, connector: aiohttp.BaseConnector, key: Any, timeout: Any) -> _Place:
@@ -145,7 +148,7 @@ class FairQueues:
         try:
             connection.add_callback(place)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
 
     def give_back(self, turnstile: Turnstile, ticket: Ticket, loop: asyncio.AbstractEventLoop) -> None:
         """Return `ticket` and wake who may pass now. In another thread or the midst of a step it is left to `loop`."""
@@ -161,7 +164,7 @@ class FairQueues:
             finally:
                 turnstile.busy = False
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
 
     def _close(self, wrapped: Any, connector: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._tell_of_the_end(connector)
@@ -176,9 +179,10 @@ class FairQueues:
                 if future is not None and not future.done() and not future.get_loop().is_closed():
                     future.set_exception(aiohttp.ClientConnectionError("Connector is closed."))
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """The hook is off, and everyone passes."""
         self._hook.fail(error)
         self._open()
 
@@ -212,7 +216,3 @@ def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
 
 def _closing_method() -> str:
     return "_close_immediately" if hasattr(aiohttp.BaseConnector, "_close_immediately") else "_close"
-
-
-#: Up to aiohttp 3.10.10 the session applies `ClientTimeout.connect` around `connect`, later `connect` does.
-CONNECT_APPLIES_ITS_TIMEOUT = version() >= (3, 10, 11)

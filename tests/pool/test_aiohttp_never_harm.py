@@ -13,14 +13,19 @@ import aiohttp
 import pytest
 
 from otel_pool import AiohttpPoolInstrumentor
+from otel_pool import telemetry as api
 from otel_pool.pool import (
     acquisition,
     aiohttp_connector,
     aiohttp_hook,
+    aiohttp_timeouts,
     aiohttp_trace_config,
     destinations,
     fair,
+    live_pools,
+    metrics,
     process,
+    records,
     samples,
     spans,
     turnstile,
@@ -36,9 +41,6 @@ SHELL = {
     "measured",
     "receive",
     "fail",
-    "on_acquired",
-    "on_failed",
-    "__call__",
     "in_turn",
     "_wait",
     "_close",
@@ -46,15 +48,21 @@ SHELL = {
     "_no_signal",
     "__del__",
     "leave",  # called by `__del__`, out of which nothing comes
+    "gone",  # called by a weak reference, out of which nothing comes either
 }
 MODULES = (
     acquisition,
     aiohttp_connector,
     aiohttp_hook,
+    aiohttp_timeouts,
     aiohttp_trace_config,
+    api,
     destinations,
     fair,
+    live_pools,
+    metrics,
     process,
+    records,
     samples,
     spans,
     turnstile,
