@@ -7,6 +7,9 @@ from weakref import ref
 
 from otel_pool.pool.records import Pool, PoolReading
 
+#: How often a pool is read before it is given up: its own thread may be in the midst of a step.
+TRIES = 5
+
 _logger = logging.getLogger(__name__)
 
 
@@ -46,15 +49,17 @@ class LivePools:
     def _read(self, pool: Pool) -> PoolReading | None:
         if id(pool) in self._unreadable:
             return None
-        try:
-            return pool.read()
-        except Exception:
-            # Whatever the library, or a subclass of its pool, has made of its inside: the other pools are as they were.
-            self._unreadable.add(id(pool))
-            if not self._told:
-                self._told = True
-                _logger.exception("%r cannot be read: the gauges leave it out, and any other, unsaid", pool)
-            return None
+        for tries_left in reversed(range(TRIES)):
+            try:
+                return pool.read()
+            except Exception:
+                # Whatever the library, or a subclass of its pool, has made of its inside: the others are as they were.
+                if not tries_left:
+                    self._unreadable.add(id(pool))
+                if not tries_left and not self._told:
+                    self._told = True
+                    _logger.exception("%r cannot be read: the gauges leave it out, and any other, unsaid", pool)
+        return None
 
     def __len__(self) -> int:
         return len(self._pools)

@@ -13,6 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from otel_pool.pool.acquisition import TRANSITIONS, Acquisition, State
 from otel_pool.pool.destinations import Destination, Destinations
+from otel_pool.pool.live_pools import TRIES
 from otel_pool.pool.peaks import WINDOW, Peaks
 from otel_pool.pool.records import Key, PoolReading
 from otel_pool.pool.samples import CHUNK, Allowance, Samples
@@ -222,6 +223,26 @@ def test_buffers_that_share_an_allowance_never_hold_more_and_give_all_of_it_back
     buffers[0].drain()
     del buffers  # as with a registry that is gone
     assert repr(allowance) == f"<Allowance for {8 * CHUNK} more samples>"
+
+
+def test_a_pool_whose_thread_is_in_the_midst_of_a_step_is_read_again() -> None:
+    class Pool:
+        reads = 0
+
+        def read(self) -> PoolReading:
+            self.reads += 1
+            if self.reads % TRIES:
+                raise AssertionError("not now")
+            return PoolReading("aiohttp", limit=3)
+
+        def forget(self) -> None:
+            pass
+
+    destinations, pool = Destinations(), Pool()
+    destinations.add_pool(pool)
+    assert [len(destinations.readings()) for _ in range(3)] == [1, 1, 1]
+    pool.read = lambda: 1 / 0  # type: ignore[assignment, return-value]
+    assert [len(destinations.readings()) for _ in range(3)] == [0, 0, 0]
 
 
 def test_a_pool_that_is_gone_is_forgotten() -> None:
