@@ -22,6 +22,7 @@ from otel_pool.patching import Replacement
 from otel_pool.pool.aiohttp_connector import version
 from otel_pool.pool.aiohttp_hook import AiohttpHook, Connect
 from otel_pool.pool.aiohttp_trace_config import trace_config
+from otel_pool.pool.hosts import HostNames
 from otel_pool.pool.keywords import books_of, settings_of, spans_of, tracer_of
 from otel_pool.telemetry import MeterProvider
 
@@ -73,8 +74,9 @@ class AiohttpPoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untype
             finalize(connector, installed.books.release, installed.user).atexit = False
 
     def uninstrument_connector(self, target: aiohttp.BaseConnector | aiohttp.ClientSession) -> None:
-        """Undo `instrument_connector`."""
-        installed: _Installed | None = vars(_connector_of(target)).pop(_INSTALLED, None)
+        """Undo `instrument_connector`. A session that is closed has no connector, and there is nothing to undo."""
+        connector = target.connector if isinstance(target, aiohttp.ClientSession) else target
+        installed: _Installed | None = vars(connector).pop(_INSTALLED, None) if connector is not None else None
         if installed is not None:
             installed.remove()
 
@@ -86,7 +88,7 @@ class _Installed:
         settings = settings_of(kwargs)
         self.user = user
         self.books = books_of(user, kwargs, settings)
-        hook = AiohttpHook(self.books, user, spans_of(kwargs, settings), frozenset(settings.excluded_hosts))
+        hook = AiohttpHook(self.books, user, spans_of(kwargs, settings), HostNames(settings.excluded_hosts))
         self._turnstiles: Any = None
         if settings.fair_queue:
             from otel_pool.pool.fair import FairQueues  # noqa: PLC0415  # off means that not a line of it runs
@@ -113,7 +115,7 @@ def create_trace_config(meter_provider: MeterProvider | None = None, **kwargs: A
     settings = settings_of(kwargs)
     tracer_of(kwargs)  # it makes no spans, but a provider that is not usable is named at every door
     books = books_of("aiohttp trace config", {"meter_provider": meter_provider}, settings)
-    return trace_config(books, frozenset(settings.excluded_hosts))
+    return trace_config(books, HostNames(settings.excluded_hosts))
 
 
 def _connector_of(target: aiohttp.BaseConnector | aiohttp.ClientSession) -> aiohttp.BaseConnector:
