@@ -6,6 +6,8 @@ import asyncio
 import gc
 import random
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -99,6 +101,40 @@ def test_limits_hold_and_no_waiting_ticket_could_pass(
     for ticket in list(alive):
         turnstile.give_back(ticket)
     assert repr(turnstile) == "<Turnstile 0 held, 0 waiting>"
+
+
+def test_a_thousand_that_give_up_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the tickets that are compared: to find each of them in a list takes half a million."""
+    compared = 0
+
+    def same(one: Ticket, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return one is other
+
+    turnstile = Turnstile(limit=1, limit_per_host=0)
+    holder, *waiting = [turnstile.draw("a") for _ in range(1_001)]
+    monkeypatch.setattr(Ticket, "__eq__", same)
+    for ticket in reversed(waiting):
+        turnstile.give_back(ticket)
+    assert compared < 1_000
+    assert repr(turnstile) == "<Turnstile 1 held, 0 waiting>"
+    assert turnstile.give_back(holder) == []
+
+
+def test_without_a_limit_per_host_a_thousand_hosts_wait_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the hosts that are asked for room: one for the place that is given, one that finds none left."""
+    turnstile = Turnstile(limit=1, limit_per_host=0)
+    holder, first, *_ = [turnstile.draw(index) for index in range(1_001)]
+    asked, room = [], Turnstile._room
+
+    def counted(self: Turnstile, key: object) -> bool:
+        asked.append(key)
+        return room(self, key)
+
+    monkeypatch.setattr(Turnstile, "_room", counted)
+    assert turnstile.give_back(holder) == [first]
+    assert len(asked) == 2
 
 
 class Turns:
@@ -483,7 +519,7 @@ def test_a_fault_in_one_thread_wakes_those_who_wait_in_another(
             thread.start()
             await until(lambda: fair.collect().total(PENDING) == 1)
             await asyncio.sleep(0.1)
-            AiohttpPoolInstrumentor()._everywhere._turnstiles._fail(RuntimeError("out of order"))
+            AiohttpPoolInstrumentor()._everywhere._turnstiles.fail(RuntimeError("out of order"))
             await until(ended.is_set, 2)
             thread.join()
 
@@ -491,5 +527,29 @@ def test_a_fault_in_one_thread_wakes_those_who_wait_in_another(
     assert len(ours_off(caplog)) == 1
 
 
-async def test_off_means_that_not_a_line_of_it_runs(instrumented: Telemetry) -> None:
-    assert not AiohttpPoolInstrumentor()._everywhere._turnstiles
+OFF = """
+import asyncio, sys, aiohttp
+from opentelemetry.sdk.metrics import MeterProvider
+from otel_pool import AiohttpPoolInstrumentor
+from tests.support.servers import serving
+
+async def main():
+    async with serving() as server, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
+        async def call():
+            async with session.get(server.url) as response:
+                await response.read()
+        await asyncio.gather(*(call() for _ in range(3)))
+        return server.requests
+
+AiohttpPoolInstrumentor().instrument(meter_provider=MeterProvider(), fair_queue=sys.argv[1] == "on")
+served = asyncio.run(main())
+print(served, *sorted({"otel_pool.pool.fair", "otel_pool.pool.turnstile"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("switch", "loaded"), [("off", []), ("on", ["otel_pool.pool.fair", "otel_pool.pool.turnstile"])]
+)
+def test_off_means_that_not_a_line_of_it_runs(switch: str, loaded: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", OFF, switch], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["3", *loaded]
