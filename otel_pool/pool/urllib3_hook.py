@@ -23,7 +23,6 @@ Why no lock. Threads share the books, the pool's record and the connection.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
@@ -36,7 +35,8 @@ from otel_pool.pool.spans import AcquisitionSpans
 from otel_pool.pool.urllib3_acquisition import PooledAcquisition
 from otel_pool.pool.urllib3_advice import Advice
 from otel_pool.pool.urllib3_pools import ATTRIBUTE, LIBRARY, HostPool, close_books, is_full, may_wait
-from otel_pool.pool.urllib3_reasons import broke_in_its_body, timed_out
+from otel_pool.pool.urllib3_reasons import broke_in_its_body
+from otel_pool.pool.urllib3_steps import broken, connecting, given_up, refused, taken_off
 from otel_pool.telemetry import enabled
 
 _logger = logging.getLogger(__name__)
@@ -69,14 +69,17 @@ class Urllib3Hook:
         except Exception as error:
             self._fail(error)
         if acquisition is None:
-            return wrapped(*args, **kwargs)
+            connection = wrapped(*args, **kwargs)
+            # What this call does to it is not known: it tells nothing of the acquisition before.
+            self._guard(taken_off, connection)
+            return connection
         try:
             if acquisition.may_wait:
                 connection = self._wait_for(acquisition, wrapped, args, kwargs)
             else:
                 connection = wrapped(*args, **kwargs)
         except BaseException as error:
-            self._guard(_given_up, acquisition, error)
+            self._guard(refused, acquisition, error)
             raise
         try:
             if not self.off:
@@ -87,13 +90,13 @@ class Urllib3Hook:
 
     def connect(self, wrapped: Wrapped, connection: Any, args: Args, kwargs: Kwargs) -> Any:
         """In place of `HTTPConnection.connect` and `HTTPSConnection.connect`."""
-        acquisition = None if self.off else self._guard(_connecting, connection)
+        acquisition = None if self.off else self._guard(connecting, connection)
         if acquisition is None:
             return wrapped(*args, **kwargs)
         try:
             result = wrapped(*args, **kwargs)
         except BaseException as error:
-            self._guard(_given_up, acquisition, error)
+            self._guard(given_up, acquisition, error)
             raise
         self._guard(self._connected, acquisition)
         return result
@@ -173,9 +176,10 @@ class Urllib3Hook:
         self._end_if_off(acquisition)
 
     def _got(self, acquisition: PooledAcquisition, pool: Any, connection: Any) -> None:
-        before: PooledAcquisition | None = connection.__dict__.pop(ATTRIBUTE, None)
+        before = taken_off(connection)
         if connection.sock is None:
-            if before is not None and before.kept:
+            # A record of an earlier hook's does not know what came in between.
+            if before is not None and before.kept and before.pool is acquisition.pool:
                 acquisition.destination.add_discard("stale")
             self._see(type(connection))
         acquisition.goes_out(connection, monotonic(), holds_place=pool.block)
@@ -194,7 +198,9 @@ class Urllib3Hook:
 
     def _coming_back(self, pool: Any, connection: Any) -> PooledAcquisition | None:
         if connection is None:
-            _broken(pool.__dict__.get(ATTRIBUTE))
+            # One that is not measured has nothing to end.
+            if enabled():
+                broken(pool.__dict__.get(ATTRIBUTE))
             return None
         acquisition: PooledAcquisition | None = connection.__dict__.get(ATTRIBUTE)
         if acquisition is None or not acquisition.is_out:
@@ -237,27 +243,3 @@ class Urllib3Hook:
             self.stop()
         except Exception:
             _logger.debug("what was out has left the books, but could not be ended one by one", exc_info=True)
-
-
-def _connecting(connection: Any) -> PooledAcquisition | None:
-    acquisition: PooledAcquisition | None = connection.__dict__.get(ATTRIBUTE)
-    # Not asked: HTTPS within HTTP, a connection outside a pool, or one that stood and is made again.
-    if acquisition is None or acquisition.state is not State.ASKED:
-        return None
-    acquisition.connecting(monotonic())
-    return acquisition
-
-
-def _given_up(acquisition: PooledAcquisition, error: BaseException) -> None:
-    acquisition.gives_up(monotonic(), error, timed_out(error))
-
-
-def _broken(pool: HostPool | None) -> None:
-    acquisition = None if pool is None else pool.closed_by_this_thread()
-    if acquisition is None:
-        return
-    error = sys.exc_info()[1]
-    # `_OTHER` is OpenTelemetry's word where the class of the error is not known: urllib3 has handled it already.
-    error_type = "_OTHER" if error is None else type(error).__qualname__
-    if acquisition.comes_back_broken(monotonic(), error_type):
-        acquisition.destination.add_discard("error")

@@ -31,6 +31,7 @@ MODULES = (
     "urllib3_hook",
     "urllib3_pools",
     "urllib3_reasons",
+    "urllib3_steps",
 )
 FILES = {import_module(f"otel_pool.pool.{name}").__file__ for name in MODULES}
 
