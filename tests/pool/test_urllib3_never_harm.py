@@ -164,7 +164,7 @@ def test_a_failure_to_start_is_logged_and_not_raised(
     def broken(*_args: object) -> None:
         raise BrokenStepError
 
-    monkeypatch.setattr(door, "open_books", broken)
+    monkeypatch.setattr(door, "books_of", broken)
     ours = Urllib3PoolInstrumentor()
     ours.instrument(meter_provider=telemetry.meter_provider)
     ours.uninstrument()
