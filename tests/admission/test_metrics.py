@@ -109,7 +109,7 @@ async def test_histograms_hold_one_sample_per_request_and_lease(stage: Stage) ->
 
 async def test_every_reason_can_be_reached_and_is_counted() -> None:
     """Case 12: each reason of the table is produced by what it stands for, and no other value appears."""
-    stage = Stage(max_queue_depth=2, max_park_seconds=0.02)
+    stage = Stage(max_queue_depth=2, max_park_seconds=0.3)
     driver, controller = stage.driver, stage.controller
     with driver.passage(Ask()), driver.passage(Ask()):
         with driver.passage(Ask()) as timed_out:

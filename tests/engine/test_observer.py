@@ -119,13 +119,14 @@ async def test_errors_for_ever_make_it_stale_are_said_once_and_are_asked_less_an
     """Case 17: /metrics answers 500 for ever; fail local, one alert, back-off."""
     engine = await engines(status(500))
     observer = observe(engine.url)
-    await asyncio.sleep(1.5)
+    began = time.monotonic()
+    await until(lambda: len(engine.asked) >= 7, seconds=30.0)
+    # At the base interval they would take 0.3 s. Three pauses of that, then of 0.1, 0.2 and 0.4 s, each less a tenth.
+    assert time.monotonic() - began >= 0.765
     assert observer.view().state is State.STALE
     assert observer.degraded == {Degradation.UNREACHABLE}
     assert len(errors(caplog)) == 1
     assert "observer_degraded (unreachable)" in errors(caplog)[0]
-    # At the base interval 30 polls fit into 1.5 s. Three of them, then pauses of 0.1, 0.2, 0.4, 0.8 s, give or take.
-    assert 4 <= len(engine.asked) <= 9
 
 
 async def test_an_engine_that_comes_back_is_fresh_again_and_that_is_said(engines, observe, caplog):
@@ -246,15 +247,14 @@ async def test_an_endless_page_is_cut_off_and_the_loop_stays_free(engines, obser
 
     engine = await engines(endless)
     observer = observe(engine.url, 20.0)
-    gaps, last = [], time.monotonic()
+    held, last = 0.0, time.thread_time()
     while not observer.polls:
         await asyncio.sleep(0)
-        now = time.monotonic()
-        gaps.append(now - last)
-        last = now
+        now = time.thread_time()
+        held, last = max(held, now - last), now
     assert observer.polls == {"too_large": 1}
     assert MAX_BODY_BYTES < sent < 2 * MAX_BODY_BYTES
-    assert sorted(gaps)[-2] < 0.25  # one may be the machine's; a parse on the loop would take seconds
+    assert held < 0.5  # seconds of the loop's own work at a stretch; a parse on the loop would take several
 
 
 async def test_a_huge_page_of_wanted_lines_is_refused(engines, observe):
@@ -382,7 +382,7 @@ async def test_it_stops_cleanly_in_the_middle_of_a_poll_and_can_be_stopped_twice
     began = time.monotonic()
     await observer.stop()
     await observer.stop()
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 4.0
     assert not observer.running
     asked = len(engine.asked)
     await asyncio.sleep(0.1)
