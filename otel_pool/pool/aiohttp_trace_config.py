@@ -122,7 +122,7 @@ class _Recorder:
 
     def _key(self, url: URL) -> Key | None:
         host = url.raw_host or ""
-        return None if host.lower() in self._excluded else Key(LIBRARY, host, url.port or 0, url.scheme)
+        return None if host in self._excluded else Key(LIBRARY, host, url.port or 0, url.scheme)
 
     def _step(self, name: str) -> Any:
         def step(_session: object, context: TraceContext, _params: object) -> None:
@@ -172,5 +172,5 @@ def _forget(context: TraceContext) -> None:
 
 
 def trace_config(books: Books, excluded: frozenset[str] = frozenset()) -> aiohttp.TraceConfig:
-    """A trace config that enters in `books` what it hears, but for requests to the `excluded` hosts, in lower case."""
+    """A trace config that enters in `books` what it hears, but for requests to the `excluded` hosts."""
     return _Recorder(books, excluded).trace_config()

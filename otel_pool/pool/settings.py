@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from otel_pool.pool.hosts import named
 from otel_pool.settings import Kind, choice, flag, integer, option, seconds, words
 
 
 def _hosts() -> Kind:
-    # As the libraries write a host in the URL of a request: in lower case, an IPv6 address without its brackets.
-    each = words("host names separated by commas")
-    return Kind(lambda text: tuple(host.strip("[]") for host in each.parse(text.lower())), each.expects)
+    each = words("host names separated by commas, without scheme, port or path")
+    return Kind(lambda text: tuple(named(host) for host in each.parse(text)), each.expects)
 
 
 @dataclass(frozen=True)

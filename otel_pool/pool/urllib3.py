@@ -18,6 +18,7 @@ from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.poolmanager import PoolManager
 
 from otel_pool.patching import Patch, Wrapper
+from otel_pool.pool.hosts import HostNames
 from otel_pool.pool.keywords import books_of, settings_of, spans_of
 from otel_pool.pool.urllib3_hook import Urllib3Hook
 from otel_pool.pool.urllib3_pools import LIBRARY, VERSION, version
@@ -87,7 +88,7 @@ class Urllib3PoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untype
 def _hook(kwargs: dict[str, Any], see: Callable[[type], None]) -> Urllib3Hook:
     settings = settings_of(kwargs)
     books = books_of(LIBRARY, kwargs, settings)
-    return Urllib3Hook(books, spans_of(kwargs, settings), frozenset(settings.excluded_hosts), see)
+    return Urllib3Hook(books, spans_of(kwargs, settings), HostNames(settings.excluded_hosts), see)
 
 
 def _wrappers(hook: Urllib3Hook) -> dict[tuple[type, str], Wrapper]:

@@ -19,7 +19,10 @@ import urllib3
 
 from otel_pool import AiohttpPoolInstrumentor, Urllib3PoolInstrumentor
 from otel_pool.pool.aiohttp import create_trace_config
+from otel_pool.pool.destinations import Destinations
+from otel_pool.pool.hosts import HostNames
 from otel_pool.pool.settings import PoolSettings
+from otel_pool.pool.urllib3_pools import HostPool
 from otel_pool.settings import read
 from tests.support.resolvers import Loopback
 from tests.support.servers import serving
@@ -129,8 +132,48 @@ async def test_an_excluded_host_may_be_written_in_any_case(both: Any, telemetry:
     assert [(point.attributes["server.address"], point.count) for point in points] == [("127.0.0.1", 1)] * 2
 
 
+async def test_an_excluded_host_may_be_written_in_its_own_letters_and_with_the_dot_of_the_root(
+    both: Any, telemetry: Telemetry
+) -> None:
+    both({"excluded_hosts": ["Bücher.example", "one.example."]}, {})
+    hosts = ("bücher.example", "xn--bcher-kva.example", "one.example", "one.example.", "bücher.example.", "two.example")
+    connector = aiohttp.TCPConnector(resolver=Loopback())
+    async with serving() as server, aiohttp.ClientSession(connector=connector) as session:
+        for host in hosts:
+            await call(session, f"http://{host}:{server.port}/")
+        assert server.requests == len(hosts)
+    assert telemetry.collect().one(QUEUE).attributes["server.address"] == "two.example"
+
+
+@pytest.mark.parametrize(
+    ("setting", "host"),
+    [
+        ("bücher.example", "BÜCHER.example."),
+        ("one.example.", "one.example"),
+        ("[::1]", "[0:0:0:0:0:0:0:1]"),
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("127.0.0.1", "127.0.0.1"),
+    ],
+)
+def test_an_excluded_host_is_that_of_a_pool_of_urllib3(telemetry: Telemetry, setting: str, host: str) -> None:
+    settings, problems = read(PoolSettings, {"OTEL_POOL_EXCLUDED_HOSTS": f"elsewhere, {setting}"})
+    pool = HostPool(urllib3.HTTPConnectionPool(host), Destinations(), HostNames(settings.excluded_hosts))
+    assert (problems, pool.destination) == ((), None)
+
+
 def test_an_excluded_address_may_be_written_as_in_a_url() -> None:
     assert read(PoolSettings, {"OTEL_POOL_EXCLUDED_HOSTS": "[::1], Engine"})[0].excluded_hosts == ("::1", "engine")
+
+
+@pytest.mark.parametrize(
+    "host", ["one.example:80", "http://one.example", "one.example/v1", "[::1]:80", "*.example", "one.example two", "."]
+)
+def test_what_no_host_can_be_is_one_problem_that_says_what_to_write(host: str) -> None:
+    settings, problems = read(PoolSettings, {"OTEL_POOL_EXCLUDED_HOSTS": host})
+    assert settings.excluded_hosts == ()
+    (problem,) = problems
+    assert str(problem).startswith(f"OTEL_POOL_EXCLUDED_HOSTS={host!r} is not usable: expected host names")
+    assert str(problem).endswith("without scheme, port or path; no value stays in force")
 
 
 @pytest.mark.parametrize("later", [{}, {"max_destinations": 3}], ids=["by default", "given"])
