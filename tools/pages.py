@@ -24,6 +24,32 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS: dict[str, ModuleType] = {"Pool": pool, "Engine": engine, "Admission": admission, "Capacity": capacity}
 SETTINGS = {"Pool": PoolSettings, "Admission": AdmissionSettings, "Capacity": CapacitySettings}
 
+#: What only a keyword can give: it is an object.
+OBJECTS = (
+    (
+        "`meter_provider`",
+        "the global one, or the one that `OTEL_PYTHON_METER_PROVIDER` names",
+        "Where the metrics go.",
+        "every `instrument()`, `instrument_connector()`, `create_trace_config()`",
+    ),
+    (
+        "`tracer_provider`",
+        "the global one, or the one that `OTEL_PYTHON_TRACER_PROVIDER` names",
+        "Where the spans go. A trace config makes none, and the capacity report neither.",
+        "`instrument()` of pools and of the gate, `instrument_connector()`",
+    ),
+    (
+        "`queue_hook`",
+        "none",
+        (
+            "Called as `queue_hook(span, destination, seconds)` before the span of a wait ends, to add attributes to "
+            "it. `destination` has `library`, `host`, `port` and `scheme`. It runs in the caller's own task or "
+            "thread, so it must return at once. One that raises is called no more, and the log says so."
+        ),
+        "`instrument()` of pools, `instrument_connector()`",
+    ),
+)
+
 
 def metrics_page() -> str:
     """Every metric, span and attribute, by room."""
@@ -87,6 +113,15 @@ def settings_page() -> str:
             if "environ" in field.metadata
         ]
         parts += [f"## {title}", _table(("variable", "keyword", "default", "meaning", "value"), rows)]
+    parts += [
+        "## Objects, by keyword alone",
+        (
+            "To the pool telemetry, a provider that gives no meter or no tracer is one log line, and the global one "
+            "stands. OpenTelemetry's variable must name one that is installed, such as `sdk_meter_provider` and "
+            "`sdk_tracer_provider`; with another, one log line says so and no metrics or no spans are made."
+        ),
+        _table(("keyword", "default", "meaning", "taken by"), OBJECTS),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
