@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import http.client
 import logging
+import os
+import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -48,6 +50,9 @@ class Urllib3PoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untype
             # Kept for good: one that another instrumentation has wrapped stays in place, and acts again later.
             self._patches: dict[tuple[type, str], Patch] = {}
             self._hook: Urllib3Hook | None = None
+            self._unlock()
+            if hasattr(os, "register_at_fork"):
+                os.register_at_fork(after_in_child=self._unlock)
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """The versions it serves."""
@@ -56,33 +61,47 @@ class Urllib3PoolInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untype
     def _instrument(self, **kwargs: Any) -> None:
         try:
             if _supported():
-                self._hook = hook = _hook(kwargs, self._see)
-                own = {(owner, name): hook.connect for owner, name in self._patches if name == "connect"}
-                for (owner, name), wrapper in {**own, **_wrappers(hook)}.items():
-                    self._put_on(owner, name, wrapper)
+                self._start(_hook(kwargs, self._see))
         except Exception:
             # The loader stops at the first instrumentor that raises: the others must not pay for this one.
             _logger.exception("urllib3 pool telemetry could not start; requests go on without it")
             self._uninstrument()
 
-    def _put_on(self, owner: type, name: str, wrapper: Wrapper) -> None:
-        self._patches.setdefault((owner, name), Patch(owner, name, wrapper)).install(wrapper)
+    def _start(self, hook: Urllib3Hook) -> None:
+        with self._changing:
+            self._hook = hook
+            own = {(owner, name): hook.connect for owner, name in self._patches if name == "connect"}
+            for (owner, name), wrapper in {**own, **_wrappers(hook)}.items():
+                self._put_on(owner, name, wrapper)
 
     def _see(self, connection_class: type) -> None:
         # Classes with a `connect` of their own are met with their pools: those for unix sockets, say.
         owner = _that_connects(connection_class)
-        if owner is None or (owner, "connect") in self._patches or len(self._patches) >= MOST_PATCHES:
+        if owner is None or not self._is_new(owner):
             return
-        hook = self._hook
-        if hook is not None:
-            self._put_on(owner, "connect", hook.connect)
+        with self._changing:  # or another thread that meets it now would connect unseen, or wrap it a second time
+            if self._hook is not None and self._is_new(owner):
+                self._put_on(owner, "connect", self._hook.connect)
+
+    def _is_new(self, owner: type) -> bool:
+        return (owner, "connect") not in self._patches and len(self._patches) < MOST_PATCHES
+
+    def _put_on(self, owner: type, name: str, wrapper: Wrapper) -> None:
+        patch = self._patches.get((owner, name)) or Patch(owner, name, wrapper)
+        patch.install(wrapper)
+        self._patches[owner, name] = patch
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        for patch in list(self._patches.values()):
-            patch.remove()
-        hook, self._hook = self._hook, None
+        with self._changing:
+            for patch in self._patches.values():
+                patch.remove()
+            hook, self._hook = self._hook, None
         if hook is not None:
             hook.stop()
+
+    def _unlock(self) -> None:
+        # Held while the wrappers change. In a forked child a thread that is not here may have held it.
+        self._changing = threading.RLock()
 
 
 def _hook(kwargs: dict[str, Any], see: Callable[[type], None]) -> Urllib3Hook:
