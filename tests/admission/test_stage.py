@@ -44,7 +44,7 @@ async def test_short_prompts_pass_a_long_one_at_least_5_times_faster_than_withou
         return took
 
     async def worst(**settings: object) -> float:
-        # One prompt is read after the other; the first long one takes nearly two seconds, and short ones nearly nothing.
+        # One prompt is read after the other; the first long one takes 1.6 s, and short ones nearly nothing.
         options = EngineOptions(seats=2, service=0.02, prefill_rate=40_000.0, prefill_order="shared")
         async with (
             running_engine(options) as engine,
