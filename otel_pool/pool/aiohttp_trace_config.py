@@ -5,9 +5,9 @@ idle connections and stalled waiters, since it never meets the connector. For a 
 of that is absent, and not zero. Nor does it see a waiter's end by an exception in another trace, since aiohttp sends no
 signal then: such a waiter leaves `pending` when its request is collected, without a sample. `session.close()` ends a
 wait since aiohttp 3.10.11, with a sample of a `CancelledError`; before, aiohttp lets who waits wait on, unless by a
-timeout or a cancellation of its own. A wait that fails is entered when `on_request_exception` comes, with the time up to
-that moment. Where the connector is patched too, the patch counts and this stands aside; of two on one session with the
-same books the first counts.
+timeout or a cancellation of its own. A wait that fails is entered when `on_request_exception` comes, with the time up
+to that moment. Where the connector is patched too, the patch counts and this stands aside; of two on one session with
+the same books the first counts.
 """
 
 from __future__ import annotations
