@@ -7,6 +7,7 @@ import logging
 import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import requests
@@ -59,11 +60,19 @@ def test_a_step_that_fails_turns_the_hook_off_with_one_line_and_the_calls_go_on(
         raise BrokenStepError
 
     monkeypatch.setattr(owner, step, broken)
-    with served(0.02) as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1, block=True) as pool:
-        answers = at_once(4, lambda: pool.request("GET", "/").data)
-        assert answers == [b"answer"] * 4
-        assert server.in_flight_peak == 1
+    with (
+        ThreadPoolExecutor(4) as threads,
+        served() as server,
+        urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=1, block=True) as pool,
+    ):
         assert pool.pool is not None
+        queue_of_pool: Any = pool.pool
+        calls = [threads.submit(pool.request, "GET", "/hold") for _ in range(4)]
+        # The hook's own figures may be what is broken.
+        until(lambda: server.in_flight == 1 and len(queue_of_pool.not_empty._waiters) == 3)
+        release(server)
+        assert [call.result(10).data for call in calls] == [b"held"] * 4
+        assert server.in_flight_peak == 1
         assert pool.pool.qsize() == 1
     lines = [record for record in caplog.records if record.name == urllib3_hook.__name__]
     assert len(lines) == 1
@@ -125,12 +134,16 @@ def test_a_hook_that_failed_leaves_nothing_in_use_or_waiting_in_the_books(
         assert exported.one("otel_pool.connection.use_time").count == 1
 
 
-def test_a_pool_timeout_that_is_no_number_raises_what_urllib3_raises(threads_seen: Telemetry) -> None:
+def test_a_pool_timeout_that_is_no_number_raises_what_urllib3_raises_and_is_recorded(
+    threads_seen: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
     with urllib3.HTTPConnectionPool("127.0.0.1", 1, maxsize=1, block=True) as pool:
         pool._get_conn()
         with pytest.raises(TypeError):
             pool._get_conn(timeout="soon")  # type: ignore[arg-type]
-        assert not threads_seen.collect().find(QUEUE, error__type="BrokenStepError")
+        failed = threads_seen.collect().one(QUEUE, error__type="TypeError")
+    assert (failed.count, failed.sum) == (1, 0)
+    assert [record for record in caplog.records if record.name == urllib3_hook.__name__] == []
 
 
 def test_an_excluded_host_is_not_measured(telemetry: Telemetry) -> None:

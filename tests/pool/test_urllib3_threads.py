@@ -102,11 +102,13 @@ def test_64_threads_lose_nothing_and_count_nothing_twice(threads_seen: Telemetry
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    with ThreadPoolExecutor(THREADS) as executor:
-        for future in [executor.submit(hammer, pool, tally) for _ in range(THREADS)]:
-            future.result(80)
-    done.set()
-    watcher.join()
+    try:
+        with ThreadPoolExecutor(THREADS) as executor:
+            for future in [executor.submit(hammer, pool, tally) for _ in range(THREADS)]:
+                future.result(80)
+    finally:
+        done.set()
+        watcher.join()
     exported = threads_seen.collect()
     acquired, empty = len(tally["acquired"]), len(tally["empty"])
     assert acquired + empty == THREADS * CALLS
