@@ -108,7 +108,7 @@ class AiohttpHook:
 
     def _excludes(self, host: str, pool: ConnectorPool) -> bool:
         # Asked of the hook and not of the pool, which other hooks before and beside this one share.
-        if host.lower() not in self._excluded:
+        if host not in self._excluded:
             return False
         pool.excluded.add(host)
         return True
