@@ -190,7 +190,7 @@ def _checked(kind: Kind, given: object) -> object:
 
 def _said(given: object) -> str:
     try:
-        return _text(given)[:80]
+        return hide_user(_text(given))[:80]
     except ValueError:
         return of_type(given)
 

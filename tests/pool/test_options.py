@@ -161,6 +161,11 @@ def test_an_excluded_host_is_that_of_a_pool_of_urllib3(telemetry: Telemetry, set
     assert (problems, pool.destination) == ((), None)
 
 
+def test_a_password_in_a_url_that_is_no_host_is_not_repeated() -> None:
+    _, (problem,) = read(PoolSettings, {"OTEL_POOL_EXCLUDED_HOSTS": "http://me:secret@one.example"})
+    assert problem.value == "http://...@one.example"
+
+
 def test_an_excluded_address_may_be_written_as_in_a_url() -> None:
     assert read(PoolSettings, {"OTEL_POOL_EXCLUDED_HOSTS": "[::1], Engine"})[0].excluded_hosts == ("::1", "engine")
 
