@@ -162,7 +162,7 @@ EVICTED = Metric(
     "otel_pool.connection.pools_evicted",
     "counter",
     "{pool}",
-    "Pools that a urllib3 PoolManager closed to make room for another (`num_pools`).",
+    "Pools that a urllib3 PoolManager let go of to make room for another (`num_pools`).",
     (LIBRARY,),
     absent="for aiohttp",
 )
