@@ -162,6 +162,7 @@ async def test_a_client_that_leaves_while_it_waits_is_not_forwarded(door: str, e
         assert gate.controller.recorder.requests[gate.driver.label, "canceled", "canceled"] == 1
 
 
+@pytest.mark.slow
 async def test_a_seat_is_held_to_the_last_byte_of_a_stream(door: str) -> None:
     """Case 31."""
     async with (

@@ -27,6 +27,7 @@ async def _outcome(gate: Gateway) -> tuple[int, str | None]:
         return response.status, response.headers.get("x-otel-pool-rejected-reason")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
 async def test_one_application_that_ends_leaves_the_requests_of_another_alone(door: str, engine: Engine) -> None:
     """Those that wait and those that come; the engine's own count says that the gate still holds."""

@@ -15,6 +15,7 @@ from otel_pool.bench.engine import EngineOptions, running_engine
 from tests.admission.stage import gateway, until
 
 
+@pytest.mark.slow
 async def test_four_gateways_keep_to_one_limit_together_and_the_engine_stays_busy() -> None:
     """Case 30: the engine's own peak, with all four overloaded, stays within 1.05 of the limit."""
     limit = 40
@@ -31,6 +32,7 @@ async def test_four_gateways_keep_to_one_limit_together_and_the_engine_stays_bus
         assert took < 2 * 3.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["asgi"])
 async def test_short_prompts_pass_a_long_one_at_least_5_times_faster_than_without_the_lane(door: str) -> None:
     """Case 25: two prompts of 65,000 tokens, then short ones; time to first token of the short ones, p99."""

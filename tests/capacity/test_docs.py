@@ -55,6 +55,7 @@ def test_a_command_in_the_docs_says_what_they_show(options: list[str], lines: li
     assert [line for line in said if line in lines] == lines
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the experiments are about Linux")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_gives_the_whole_numbers_that_the_page_shows(name: str, tmp_path: Path) -> None:

@@ -315,6 +315,7 @@ def _alive() -> int:
     return sum(isinstance(thing, aiohttp.BaseConnector) for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"fair_queue": True}])
 async def test_a_thousand_sessions_leave_no_memory_in_use(telemetry: Telemetry, options: dict[str, bool]) -> None:
     """Case pool 9: the memory. Resident memory over 10,000 sessions is measured by benchmarks/memory.py."""

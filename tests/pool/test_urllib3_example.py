@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "requests_pool.py"
 
 
+@pytest.mark.slow
 def test_the_example_prints_the_mistake_and_the_cure() -> None:
     done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=80, check=True)
     mistake, _, cure = done.stdout.partition("HTTPAdapter(pool_maxsize=64)")

@@ -78,6 +78,7 @@ async def _ask_each_worker(url: str, master: int) -> int:
     return calls
 
 
+@pytest.mark.slow
 async def test_two_workers_arrive_as_two_instances_and_no_call_is_lost_between_them() -> None:
     async with OtlpReceiver() as receiver, _engine() as (engine, asked):
         environ = {**os.environ, **OTLP, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
