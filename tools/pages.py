@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -66,12 +67,22 @@ def metrics_page() -> str:
         parts.append(_table(("metric", "kind, unit", "meaning", "attributes"), [_metric(row) for row in room.METRICS]))
         if room.SPANS:
             parts.append(_table(("span", "covers", "made", "attributes"), [_span(row) for row in room.SPANS]))
-    attributes = {a.key: a for room in ROOMS.values() for row in (*room.METRICS, *room.SPANS) for a in row.attributes}
     parts.append("## Attributes")
-    parts.append(
-        _table(("attribute", "meaning", "values"), [_attribute(attributes[key]) for key in sorted(attributes)])
-    )
+    parts.append(_table(("attribute", "meaning", "values"), _attributes()))
     return "\n\n".join(parts) + "\n"
+
+
+def _attributes() -> list[tuple[str, ...]]:
+    """A row for each meaning of each key; where a key has several, each says whose it is."""
+    rooms: dict[Attribute, list[str]] = {}
+    for title, room in ROOMS.items():
+        for attribute in {each for row in (*room.METRICS, *room.SPANS) for each in row.attributes}:
+            rooms.setdefault(attribute, []).append(title)
+    meanings = Counter(attribute.key for attribute in rooms)
+    return [
+        _attribute(attribute, f"{' and '.join(rooms[attribute])}: " if meanings[attribute.key] > 1 else "")
+        for attribute in sorted(rooms, key=lambda each: (each.key, rooms[each]))
+    ]
 
 
 def _metric(row: Metric) -> tuple[str, ...]:
@@ -87,8 +98,8 @@ def _keys(attributes: tuple[Attribute, ...]) -> str:
     return ", ".join(f"`{attribute.key}`" for attribute in attributes)
 
 
-def _attribute(row: Attribute) -> tuple[str, ...]:
-    return (f"`{row.key}`", row.meaning, ", ".join(f"`{value}`" for value in row.values))
+def _attribute(row: Attribute, whose: str) -> tuple[str, ...]:
+    return (f"`{row.key}`", whose + row.meaning, ", ".join(f"`{value}`" for value in row.values))
 
 
 def settings_page() -> str:

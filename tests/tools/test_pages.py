@@ -28,6 +28,13 @@ def test_no_metric_has_the_unit_one_and_names_are_unique() -> None:
     assert all(row.buckets for row in rows if row.kind == "histogram")
 
 
+def test_a_key_that_means_one_thing_in_one_room_and_another_in_another_has_both_on_the_page() -> None:
+    told = [line for line in pages.PAGES["docs/metrics.md"]().splitlines() if line.startswith("| `error.type` |")]
+    assert [line.split(" | ")[1].split(":")[0] for line in told] == ["Admission", "Pool"]
+    assert "reason of a refusal" in told[0]
+    assert "class of the exception" in told[1]
+
+
 async def test_the_pool_exports_no_metric_and_no_attribute_that_is_not_in_the_table() -> None:
     telemetry = Telemetry()
     AiohttpPoolInstrumentor().instrument(meter_provider=telemetry.meter_provider)
