@@ -35,6 +35,9 @@ def on_a_loop(serve: Callable[[asyncio.AbstractEventLoop], contextlib.AbstractAs
             ready.append(server)
             started.set()
             await stop.wait()
+            # The server closes the connections that it knows: those that are just being accepted need a few passes more.
+            for _ in range(5):
+                await asyncio.sleep(0)
 
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
     thread.start()
