@@ -35,7 +35,7 @@ def on_a_loop(serve: Callable[[asyncio.AbstractEventLoop], contextlib.AbstractAs
             ready.append(server)
             started.set()
             await stop.wait()
-            # The server closes the connections that it knows: those that are just being accepted need a few passes more.
+            # The server closes those connections that it knows: what is just being accepted needs a few passes more.
             for _ in range(5):
                 await asyncio.sleep(0)
 
