@@ -7,6 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.telemetry import Telemetry
+
+
+@pytest.fixture
+def telemetry() -> Iterator[Telemetry]:
+    """Real providers of an SDK, read in memory."""
+    made = Telemetry()
+    yield made
+    made.shutdown()
+
 
 @pytest.fixture
 def unused_tcp_port() -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "admission.md").read_text()
 (EXAMPLE,) = re.findall(r"```python\n((?:(?!```).)*Controller\.from_environment.*?)```", PAGE, re.DOTALL)
 URL = "http://127.0.0.1:9"
 HEADERS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-
-
-@pytest.fixture
-def telemetry() -> Iterator[Telemetry]:
-    made = Telemetry()
-    yield made
-    made.shutdown()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import gc
 import subprocess
 import sys
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -28,13 +28,6 @@ from tests.support.telemetry import Telemetry
 
 ROOT = Path(__file__).parents[2]
 URL, OTHER = "http://127.0.0.1:9", "http://127.0.0.1:10"
-
-
-@pytest.fixture
-def telemetry() -> Iterator[Telemetry]:
-    made = Telemetry()
-    yield made
-    made.shutdown()
 
 
 def by_gate(telemetry: Telemetry, name: str, by: str = "otel_pool.admission.gate") -> dict[object, float]:

@@ -9,13 +9,6 @@ from tests.support.telemetry import Telemetry
 
 
 @pytest.fixture
-def telemetry() -> Iterator[Telemetry]:
-    made = Telemetry()
-    yield made
-    made.shutdown()
-
-
-@pytest.fixture
 def instrumented(telemetry: Telemetry) -> Iterator[Telemetry]:
     """The global patch on, over `telemetry`."""
     AiohttpPoolInstrumentor().instrument(
