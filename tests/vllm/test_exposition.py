@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,7 +14,7 @@ from otel_pool.engine.dialects import DIALECTS, PROCESS_START
 from tests.support.spans import SpanReceiver
 from tests.vllm.conftest import ENGINE_BOUND, SEATS
 from tests.vllm.engine import BLOCK_TOKENS, MODEL, Engine
-from tests.vllm.traffic import Traffic, occupied, watching
+from tests.vllm.traffic import Traffic, hang_up, occupied, watching
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
@@ -61,19 +62,15 @@ async def test_an_idle_engine_is_read_as_idle_awake_and_as_large_as_it_was_made(
 async def test_a_saturated_engine_runs_its_seats_and_the_rest_of_the_clients_open_requests_wait(
     direct: Traffic,
 ) -> None:
-    requests = direct.burst(12, max_tokens=1_000)
-    full = await direct.sample_when(lambda seen: seen.requests == direct.open)
+    async with occupied(direct, direct, seats=SEATS):
+        requests = direct.burst(40, max_tokens=1)
+        full = await direct.sample_when(lambda seen: seen.requests == direct.open)
 
-    assert (direct.open, direct.finished) == (12, 1), "none may have ended, only the first request of the fixture"
-    assert full.running == SEATS
-    assert full.waiting == 12 - SEATS
-    assert full.waiting_for_capacity == 12 - SEATS
-    assert full.kv_usage is not None
-    assert 0 < full.kv_usage < 1
-
-    for request in requests:
-        request.cancel()
-    await asyncio.gather(*requests, return_exceptions=True)
+        assert (direct.open, direct.finished) == (SEATS + 40, 1), "none but the first request of the fixture has ended"
+        assert (full.running, full.waiting, full.waiting_for_capacity) == (SEATS, 40, 40)
+        assert full.kv_usage is not None
+        assert 0 < full.kv_usage < 1
+    assert {answer.status for answer in await asyncio.gather(*requests)} == {200}
 
 
 async def test_forty_requests_of_400_tokens_are_counted_to_the_last_token(direct: Traffic) -> None:
@@ -85,7 +82,7 @@ async def test_forty_requests_of_400_tokens_are_counted_to_the_last_token(direct
     assert {answer.status for answer in answers} == {200}
     assert {answer.body["usage"]["completion_tokens"] for answer in answers} == {400}
     assert max(look.running or 0 for look in looks) == SEATS
-    assert 40 / 2 < max(look.waiting or 0 for look in looks) <= 40 - SEATS
+    assert 0 < max(look.waiting or 0 for look in looks) <= 40 - SEATS
     assert after.finished - before.finished == 40  # type: ignore[operator]
     assert after.generation_tokens - before.generation_tokens == 40 * 400  # type: ignore[operator]
 
@@ -94,22 +91,26 @@ async def test_requests_beyond_the_engines_own_bound_get_503_without_retry_after
     direct: Traffic,
 ) -> None:
     before = await direct.sample()
-    # Long enough that the engine finishes few of them while the others still arrive.
-    answers = await asyncio.gather(*direct.burst(72, max_tokens=400))
-    after = await direct.sample_when(lambda seen: seen.requests == 0)
+    async with occupied(direct, direct, seats=SEATS):
+        requests = direct.burst(72, max_tokens=1)
+        beyond = SEATS + 72 - ENGINE_BOUND
+        refused = await direct.sample_when(lambda seen: seen.rejections == (before.rejections or 0) + beyond)
+        assert refused.rejections == (before.rejections or 0) + beyond
 
-    refused = [answer for answer in answers if answer.status != 200]
-    assert 0 < len(refused) <= 72 - ENGINE_BOUND
-    assert {answer.status for answer in refused} == {503}
-    assert all("error" in answer.body and "Retry-After" not in answer.headers for answer in refused)
-    assert after.rejections - (before.rejections or 0) == len(refused)  # type: ignore[operator]
+    answers = await asyncio.gather(*requests)
+    assert Counter(answer.status for answer in answers) == {200: 72 - beyond, 503: beyond}
+    refusals = [answer for answer in answers if answer.status == 503]
+    assert all("error" in answer.body and "Retry-After" not in answer.headers for answer in refusals)
 
 
 async def test_an_answer_carries_the_engines_load_where_the_request_asks_for_it(direct: Traffic) -> None:
     # A report tells of the step that ended its request, whose KV blocks are free again by then: requests of one length
     # end in one step and would tell of an empty cache. So another request runs all the while.
-    async with occupied(direct, direct):
-        answers = await asyncio.gather(*direct.burst(12, max_tokens=400, headers=dict([orca.REQUEST_HEADER])))
+    async with occupied(direct, direct, seats=SEATS) as seats:
+        requests = direct.burst(12, max_tokens=400, headers=dict([orca.REQUEST_HEADER]))
+        await direct.sample_when(lambda seen: seen.waiting == 12)
+        await hang_up(seats[1:])
+        answers = await asyncio.gather(*requests)
         plain = await direct.complete(1)
 
     reports = [orca.sample(answer.headers[orca.RESPONSE_HEADER], 0.0) for answer in answers]

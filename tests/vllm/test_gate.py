@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import statistics
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -55,11 +54,14 @@ def spread(count: int, over: list[Traffic], max_tokens: int) -> list[asyncio.Tas
 async def test_without_settings_the_excess_stands_in_the_engine_and_no_header_is_added(
     direct: Traffic, gateways: Gateways
 ) -> None:
-    async with gateways(1) as (client,), watching(direct) as looks:
-        answers = await asyncio.gather(*client.burst(40, max_tokens=200))
+    async with gateways(1) as (client,):
+        async with occupied(direct, direct, seats=SEATS):
+            requests = client.burst(40, max_tokens=1)
+            full = await direct.sample_when(lambda seen: seen.waiting == 40)
+        answers = await asyncio.gather(*requests)
 
     assert {answer.status for answer in answers} == {200}
-    assert max(look.requests or 0 for look in looks) > 4 * LIMIT
+    assert full.waiting == 40
     assert not [name for answer in answers for name in answer.headers if "otel-pool" in name.lower()]
 
 
@@ -90,13 +92,14 @@ async def test_what_the_engine_itself_refuses_is_parked_again_and_its_client_see
 ) -> None:
     before = await direct.sample()
     async with gateways(1, MAX_INFLIGHT="200", REPARK="on") as (client,):
-        # Long enough that the engine finishes few of them while the others still arrive.
-        answers = await asyncio.gather(*client.burst(ENGINE_BOUND + 24, max_tokens=400))
-    after = await direct.sample()
+        async with occupied(direct, direct, seats=SEATS):
+            requests = client.burst(ENGINE_BOUND + 24, max_tokens=40)
+            refused = await direct.sample_when(lambda seen: (seen.rejections or 0) > (before.rejections or 0))
+        answers = await asyncio.gather(*requests)
 
-    assert after.rejections - (before.rejections or 0) > 0  # type: ignore[operator]
+    assert (refused.rejections or 0) > (before.rejections or 0)
     assert {answer.status for answer in answers} == {200}
-    assert {answer.body["usage"]["completion_tokens"] for answer in answers} == {400}
+    assert {answer.body["usage"]["completion_tokens"] for answer in answers} == {40}
 
 
 async def test_after_everything_was_aborted_the_gate_opens_again_within_ten_seconds(
@@ -114,21 +117,32 @@ async def test_after_everything_was_aborted_the_gate_opens_again_within_ten_seco
         assert {answer.status for answer in answers} == {200}
 
 
-async def test_short_requests_do_not_stand_behind_several_long_prompts(direct: Traffic, gateways: Gateways) -> None:
-    async def seconds_to_the_first_token(client: Traffic) -> float:
-        long = [asyncio.create_task(client.complete(1, prompt=LONG_PROMPT)) for _ in range(3)]
-        await direct.sample_when(lambda seen: bool(seen.running))
-        short = await asyncio.gather(*client.burst(3, max_tokens=1))
-        assert {answer.status for answer in (*short, *await asyncio.gather(*long))} == {200}
-        return statistics.median(answer.seconds for answer in short)
+@pytest.mark.parametrize(
+    ("settings", "held_back", "long_prompts_ahead"),
+    [
+        ({}, 0, 3),
+        ({"MAX_INFLIGHT": str(4 * LIMIT), "LONG_PROMPT_TOKENS": "4000", "LONG_PROMPT_MAX": "1"}, 2, 1),
+    ],
+    ids=["without the lane", "with the lane"],
+)
+async def test_short_requests_stand_behind_one_long_prompt_where_they_stood_behind_three(
+    direct: Traffic, gateways: Gateways, settings: dict[str, str], held_back: int, long_prompts_ahead: int
+) -> None:
+    async with gateways(1, **settings) as (client,):
+        # All are there before the first may begin, so that only their order counts.
+        async with occupied(direct, direct, seats=SEATS):
+            long = client.burst(3, max_tokens=1, prompt=LONG_PROMPT)
+            await direct.sample_when(lambda seen: seen.waiting == 3 - held_back)
+            short = client.burst(3, max_tokens=1)
+            queue = await direct.sample_when(lambda seen: seen.waiting == 6 - held_back)
+        answers = await asyncio.gather(*long, *short)
 
-    async with gateways(1) as (client,):
-        ungated = await seconds_to_the_first_token(client)
-    async with gateways(1, MAX_INFLIGHT=str(2 * LIMIT), LONG_PROMPT_TOKENS="4000", LONG_PROMPT_MAX="1") as (client,):
-        gated = await seconds_to_the_first_token(client)
-
-    # Three prefills stand before them without the lane, one with it.
-    assert gated < ungated / 2
+    assert queue.waiting == 6 - held_back
+    assert {answer.status for answer in answers} == {200}
+    prefilled = sorted(answer.ended_at for answer in answers[:3])
+    # The last of those ahead ends in the step in which the short ones do: they share its budget of tokens.
+    ahead = [sum(end < answer.ended_at for end in prefilled) for answer in answers[3:]]
+    assert all(long_prompts_ahead - 1 <= count <= long_prompts_ahead for count in ahead)
 
 
 @pytest.mark.parametrize(("style", "sign"), [("comment", b": keep-alive"), ("empty-chunk", b'"choices":[]')])

@@ -1,8 +1,8 @@
 """Completions sent to an engine or to a gateway in front of it, counted by the client itself; and looks at `/metrics`.
 
 The client's own counts are what the engine's gauges and the gate's figures are held against. An engine of this size
-makes a token in 1.5 ms, and a starved machine brings it a request every 50: a burst that is to stand before it asks for
-hundreds of tokens.
+makes a token in 1.5 ms, and a starved machine brings it a request every 50. So a test that is about who waits takes the
+engine's seats first (`occupied`): nothing ends, and the order is the same on every machine, until it gives them back.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from otel_pool.engine.sample import Sample
 from tests.vllm.engine import MODEL
 
 PROMPT = "The quick brown fox"
+#: What a request that only holds a seat asks for: 24 s and more of an engine's work, and four fit into its KV cache.
+SEAT_TOKENS = 16_000
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     body: dict[str, Any]
-    #: Seconds from the call to the last byte.
-    seconds: float
+    #: When its last byte was read, on the clock of time.monotonic().
+    ended_at: float
 
 
 class Traffic:
@@ -55,13 +57,12 @@ class Traffic:
     ) -> Answer:
         """One completion that runs to exactly `max_tokens`; further `fields` go into the request's body."""
         body = {"model": MODEL, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, **fields}
-        began = time.monotonic()
         self.open += 1
         try:
             async with self.session.post(f"{self.url}/v1/completions", json=body, headers=headers) as response:
                 answer = await response.json()
             self.finished += 1
-            return Answer(response.status, response.headers.copy(), answer, time.monotonic() - began)
+            return Answer(response.status, response.headers.copy(), answer, time.monotonic())
         finally:
             self.open -= 1
 
@@ -117,14 +118,18 @@ async def hang_up(requests: list[asyncio.Task[Answer]]) -> None:
 
 
 @asynccontextmanager
-async def occupied(client: Traffic, engine: Traffic) -> AsyncIterator[None]:
-    """One request runs until the block ends: as a stream, so that a gateway learns at once that its client left."""
-    request = asyncio.create_task(client.complete(8_000, stream=True))
-    await engine.sample_when(lambda seen: seen.running == 1)
+async def occupied(client: Traffic, engine: Traffic, seats: int = 1) -> AsyncIterator[list[asyncio.Task[Answer]]]:
+    """`seats` requests run until the block ends, or until `hang_up` on some of them.
+
+    They are streams, so that a gateway too learns at once that its client left.
+    """
+    requests = client.burst(seats, max_tokens=SEAT_TOKENS, stream=True)
     try:
-        yield
+        taken = await engine.sample_when(lambda seen: seen.running == seats)
+        assert taken.running == seats
+        yield requests
     finally:
-        await hang_up([request])
+        await hang_up(requests)
 
 
 @asynccontextmanager
