@@ -17,6 +17,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+#: What the name of every variable begins with.
+PREFIX = "OTEL_POOL_"
+#: How alike two names must be, as `difflib` counts, for one to be taken as a slip of the other.
+ALIKE = 0.7
+
 #: Stands in a problem for a value that may hold a secret.
 HIDDEN = "(a value that is not shown)"
 
@@ -129,10 +134,11 @@ def read(
 
     A keyword of None counts as not given. Text is parsed by the field's kind, whatever door it came through; numbers,
     and collections of names, are checked by the same kind through their text, unless the kind reads collections itself.
-    Anything else is a bad value. Never raises for a bad value.
+    Anything else is a bad value. Never raises for a bad value. A variable whose name is nearly that of an option is a
+    problem too: what it was to set is not set.
     """
     values: dict[str, Any] = {}
-    problems: list[Problem] = []
+    problems = misspelt(cls, environ)
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every caller passes a dataclass
         if "environ" not in field.metadata:
             continue
@@ -158,6 +164,19 @@ def unknown(cls: type[Any], keywords: Mapping[str, object]) -> tuple[Problem, ..
             hint = f", did you mean {near[0]}?" if near else ";"
             problems.append(Problem(keyword, HIDDEN, f"there is no such setting{hint} it is left out"))
     return tuple(problems)
+
+
+def misspelt(cls: type[Any], environ: Mapping[str, str]) -> list[Problem]:
+    """A problem for each variable whose name is nearly that of an option of `cls`; its value may be a secret."""
+    variables = [field.metadata["environ"] for field in dataclasses.fields(cls) if "environ" in field.metadata]
+    names = [variable.removeprefix(PREFIX) for variable in variables]
+    problems: list[Problem] = []
+    for variable in environ:
+        if variable.startswith(PREFIX) and variable not in variables:
+            for near in difflib.get_close_matches(variable.removeprefix(PREFIX), names, 1, ALIKE):
+                remedy = f"no setting has this name, did you mean {PREFIX}{near}?"
+                problems.append(Problem(variable, HIDDEN, remedy))
+    return problems
 
 
 def hide_user(url: str) -> str:

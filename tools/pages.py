@@ -108,7 +108,8 @@ def settings_page() -> str:
         "# Settings",
         (
             "This page is generated from the settings of each room. A keyword of an instrumentor is named as the field "
-            "and goes before the environment. A value that cannot be read is one log line, and the default stands."
+            "and goes before the environment. A value that cannot be read is one log line, and the default stands. "
+            "So is a variable whose name is nearly one of these: the line names the one that was meant."
         ),
     ]
     for title, settings in SETTINGS.items():

@@ -22,9 +22,10 @@ from typing import Any
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]  # no __all__ upstream
 from wrapt import register_post_import_hook
 
-from otel_pool.admission.settings import ENGINES
+from otel_pool.admission.settings import ENGINES, AdmissionSettings
 from otel_pool.missing import advice
 from otel_pool.patching import Patch
+from otel_pool.settings import misspelt
 
 _logger = logging.getLogger(__name__)
 
@@ -58,6 +59,9 @@ class AdmissionGateInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # unty
 
     def _instrument(self, **kwargs: Any) -> None:
         if not (kwargs.get("engines") or os.environ.get(ENGINES, "").strip()):
+            # A slip in the one name that turns the gate on would leave it off without a word.
+            for problem in misspelt(AdmissionSettings, os.environ):
+                _logger.error("%s", problem)
             return
         try:
             self._start(kwargs)
