@@ -42,11 +42,11 @@ async def test_time_in_use_is_the_servers_delay_and_time_in_queue_grows_with_pos
     queue, use = exported.one(QUEUE), exported.one(USE)
     assert server.in_flight_peak == 2
     assert (queue.count, use.count) == (8, 8)
-    # The formula is a floor: a busy machine only adds. What the callers saw and the server kept bounds it above.
+    # The formula is a floor: a busy machine only adds. What the callers saw and the server kept bounds both above.
     assert queue.sum >= 0.98 * 2 * (0 + 0.1 + 0.2 + 0.3)
-    assert queue.sum == pytest.approx(sum(walls) - server.busy_seconds, rel=0.15)
     assert queue.max >= 0.98 * 0.3
-    assert use.sum == pytest.approx(server.busy_seconds, rel=0.25)
+    assert use.sum >= server.busy_seconds
+    assert queue.sum + use.sum <= sum(walls)
     assert exported.value("otel_pool.connection.pending_requests.peak") == 6
 
 
@@ -94,12 +94,14 @@ async def test_a_waiter_that_times_out_is_recorded_with_its_wait(
     async with serving() as server, limited(1) as session:
         holder = asyncio.create_task(get(session, server.url + "hold"))
         await until(lambda: server.in_flight == 1)
+        began = time.monotonic()
         with pytest.raises(asyncio.TimeoutError):
             await get(session, server.url, timeout=timeout)
+        called = time.monotonic() - began
         exported = instrumented.collect()
         assert exported.value(PENDING) == 0
         assert exported.one(QUEUE, error__type=error).count == 1
-        assert 0.09 <= exported.one(QUEUE, error__type=error).sum < 1
+        assert 0.09 <= exported.one(QUEUE, error__type=error).sum <= called
         assert exported.value("otel_pool.connection.timeouts", otel_pool__connection__phase="queued") == 1
         server.release.set()
         await holder
@@ -112,11 +114,9 @@ async def test_a_waiter_that_is_cancelled_is_recorded_with_its_wait(instrumented
         await until(lambda: server.in_flight == 1)
         waiter = asyncio.create_task(get(session, server.url))
         await until(lambda: instrumented.collect().total(PENDING) == 1)
-        before = time.monotonic()
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiter
-        assert time.monotonic() - before < 1
         exported = instrumented.collect()
         assert exported.value(PENDING) == 0
         assert exported.one(QUEUE, error__type="CancelledError").count == 1
@@ -164,12 +164,15 @@ async def test_a_slow_server_and_a_full_pool_show_in_different_signals(instrumen
         async with limited(10) as session:
             await asyncio.gather(*(get(session, slow.url) for _ in range(3)))
         async with limited(1) as session:
-            await asyncio.gather(*(get(session, crowded.url) for _ in range(6)))
+            walls = await asyncio.gather(*(get(session, crowded.url) for _ in range(6)))
     exported = instrumented.collect()
     assert exported.one(QUEUE, server__port=slow.port).sum == 0
-    assert exported.one(USE, server__port=slow.port).sum == pytest.approx(slow.busy_seconds, rel=0.2)
-    assert exported.one(QUEUE, server__port=crowded.port).sum >= 0.98 * 0.05 * 15
-    assert exported.one(USE, server__port=crowded.port).sum == pytest.approx(crowded.busy_seconds, rel=0.4)
+    assert exported.one(USE, server__port=slow.port).sum >= slow.busy_seconds >= 0.98 * 0.3 * 3
+    queue, use = exported.one(QUEUE, server__port=crowded.port).sum, exported.one(USE, server__port=crowded.port).sum
+    assert queue >= 0.98 * 0.05 * 15
+    assert use >= crowded.busy_seconds
+    # The wait of one is the use of another, and of nobody both.
+    assert queue + use <= sum(walls)
 
 
 async def test_a_connect_timeout_says_whether_it_was_queued_or_connecting(instrumented: Telemetry) -> None:
@@ -223,21 +226,24 @@ async def test_without_contention_every_acquisition_has_a_zero_sample(instrument
 
 async def test_a_lost_wakeup_shows_as_a_stalled_request(instrumented: Telemetry) -> None:
     """Case pool 8: a waiter woken and cancelled in one pass of the loop wakes nobody else."""
+
+    def stalled() -> float:
+        return instrumented.collect().value("otel_pool.connection.stalled_requests")
+
     async with serving() as server, limited(1) as session:
         holding = await session.get(server.url + "stream")
         woken = asyncio.create_task(get(session, server.url))
         patient = asyncio.create_task(get(session, server.url))
         await until(lambda: instrumented.collect().total(PENDING) == 2)
-        assert instrumented.collect().value("otel_pool.connection.stalled_requests") == 0
+        assert stalled() == 0
         holding.close()  # wakes the first waiter
         woken.cancel()
-        await asyncio.sleep(0.1)
-        stalled = instrumented.collect().value("otel_pool.connection.stalled_requests")
-        assert stalled == (0 if patient.done() else 1)
+        # Either it goes on all the same, or nobody wakes it and that shows.
+        await until(lambda: patient.done() or stalled() == 1)
         # Up to 3.10 nobody wakes it ever again, and new callers queue behind it.
         patient.cancel()
         await asyncio.wait([patient], timeout=5)
-    assert instrumented.collect().value("otel_pool.connection.stalled_requests") == 0
+    assert stalled() == 0
 
 
 async def test_starvation_shows_in_the_oldest_pending_age_while_the_median_wait_is_zero(
@@ -245,24 +251,28 @@ async def test_starvation_shows_in_the_oldest_pending_age_while_the_median_wait_
 ) -> None:
     """Case pool 21: eight callers, limit 4, 0.1 s service."""
     async with serving(delay=0.1) as server, limited(4) as session:
-        began = time.monotonic()
-        done = [0] * 8
+        began, stop = time.monotonic(), False
 
-        async def caller(index: int) -> None:
-            while time.monotonic() - began < 2:
+        async def caller() -> None:
+            while not stop:
                 await get(session, server.url)
-                done[index] += 1
 
-        tasks = [asyncio.create_task(caller(index)) for index in range(8)]
-        await asyncio.sleep(1.9)
+        tasks = [asyncio.create_task(caller()) for _ in range(8)]
+        await until(lambda: instrumented.collect().total(PENDING) == 4)
+        all_ask = time.monotonic()
+        # Twenty services of 0.1 s: in a fair queue nobody waits for more than one.
+        await until(lambda: server.requests >= 4 + 20 * 4, 60)
+        starving = time.monotonic() - all_ask
         exported = instrumented.collect()
+        since_began = time.monotonic() - began
+        stop = True
         await asyncio.gather(*tasks)
-    queue = exported.one(QUEUE)
-    if min(done) <= 1:  # since 3.10.11
-        assert exported.value("otel_pool.connection.oldest_pending.age") == pytest.approx(1.9, abs=0.3)
+    queue, age = exported.one(QUEUE), exported.value("otel_pool.connection.oldest_pending.age")
+    if version() >= (3, 10, 11):
+        assert starving <= age <= since_began
         assert queue.bucket_counts[0] > queue.count / 2
     else:
-        assert exported.value("otel_pool.connection.oldest_pending.age") < 0.5
+        assert age < starving / 2
 
 
 async def test_a_soft_total_shows_more_active_than_max(instrumented: Telemetry) -> None:
