@@ -240,14 +240,15 @@ async def test_a_call_made_under_suppression_is_absent(telemetry: Telemetry) -> 
 
 async def test_connectors_that_were_closed_or_dropped_are_gone_from_the_gauges(instrumented: Telemetry) -> None:
     """Case pool 16."""
+    closed: list[aiohttp.BaseConnector] = []
     async with serving() as server:
         for index in range(100):
-            session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=7))
-            async with session.get(server.url) as response:
+            connector = aiohttp.TCPConnector(limit=7)
+            async with aiohttp.ClientSession(connector=connector) as session, session.get(server.url) as response:
                 await response.read()
-            await session.close()
             if index % 2:
-                del session, response
+                closed.append(connector)
+        del connector, session, response
         gc.collect()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=5)) as session:
             async with session.get(server.url) as response:
