@@ -30,6 +30,10 @@ def on_stop(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Undo:
             loop.call_soon_threadsafe(stop)
         forward(received, frame)
 
+    if hasattr(forward, "__self__"):
+        # Libraries find their server by its handler: sse-starlette ends its streams when uvicorn's says that it stops.
+        vars(handler)["__self__"] = forward.__self__
+
     def undo() -> None:
         # Whoever chained behind us keeps us in the chain: then we stay and only pass on.
         if signal.getsignal(signal.SIGTERM) is handler:
