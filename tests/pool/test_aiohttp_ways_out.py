@@ -260,13 +260,15 @@ async def test_starvation_shows_in_the_oldest_pending_age_while_the_median_wait_
         tasks = [asyncio.create_task(caller()) for _ in range(8)]
         await until(lambda: instrumented.collect().total(PENDING) == 4)
         all_ask = time.monotonic()
-        # Twenty services of 0.1 s: in a fair queue nobody waits for more than one.
+        # Twenty services of 0.1 s: in a fair queue nobody waits for more than one. Who comes late is not the oldest.
+        await until(lambda: server.requests >= 4 + 10 * 4, 60)
+        late = asyncio.create_task(get(session, server.url))
         await until(lambda: server.requests >= 4 + 20 * 4, 60)
         starving = time.monotonic() - all_ask
         exported = instrumented.collect()
         since_began = time.monotonic() - began
         stop = True
-        await asyncio.gather(*tasks)
+        await asyncio.gather(*tasks, late)
     queue, age = exported.one(QUEUE), exported.value("otel_pool.connection.oldest_pending.age")
     if version() >= (3, 10, 11):
         assert starving <= age <= since_began

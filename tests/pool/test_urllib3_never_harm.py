@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import queue
+import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -78,6 +80,25 @@ def test_a_step_that_fails_turns_the_hook_off_with_one_line_and_the_calls_go_on(
     assert len(lines) == 1
     assert "requests go on without it" in lines[0].getMessage()
     assert lines[0].exc_info is not None
+
+
+def test_two_threads_in_a_step_that_fails_are_one_line(
+    threads_seen: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case pool 28: the second fails when the hook is off already."""
+    both, hook = threading.Barrier(2), Urllib3PoolInstrumentor()._hook
+    assert hook is not None
+
+    def broken(*_args: object, **_kwargs: object) -> None:
+        if both.wait(10):
+            until(lambda: hook.off)
+        raise BrokenStepError
+
+    monkeypatch.setattr(PooledAcquisition, "goes_out", broken)
+    with served() as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port, maxsize=2) as pool:
+        answers = at_once(2, lambda: pool.request("GET", "/").data)
+    assert answers == [b"answer"] * 2
+    assert len([record for record in caplog.records if record.name == urllib3_hook.__name__]) == 1
 
 
 @pytest.mark.parametrize("step", ["gives_up", "comes_back_broken"])
@@ -184,28 +205,40 @@ def test_a_failure_to_start_is_logged_and_not_raised(
     assert "requests go on without it" in caplog.text
 
 
+#: A secret, and how it stands in the header for a proxy with the user name "user".
+SECRET = "s3cret"
+ENCODED = b64encode(f"user:{SECRET}".encode()).decode()
+
+
 @pytest.fixture
-def everything_said(threads_seen: Telemetry, caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+def everything_said(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     said: list[str] = []
+    Urllib3PoolInstrumentor().instrument(
+        meter_provider=telemetry.meter_provider, tracer_provider=telemetry.tracer_provider, spans="all"
+    )
     with caplog.at_level(logging.DEBUG, "otel_pool"):
         yield said
-    exported = threads_seen.collect()
+    exported, spans = telemetry.collect(), telemetry.spans("HTTP")
+    Urllib3PoolInstrumentor().uninstrument()
+    assert len(spans) == 2
     said.extend(json.dumps(dict(p.attributes)) for points in exported.points.values() for p in points)
-    said.extend(span.to_json() for span in threads_seen.spans("HTTP"))
+    said.extend(span.to_json() for span in spans)
     said.extend(record.getMessage() for record in caplog.records if record.name.startswith("otel_pool"))
     assert len(said) > 10
-    assert not [text for text in said if "s3cret" in text]
+    assert not [text for text in said if SECRET in text or ENCODED in text]
 
 
-def test_no_secret_of_a_url_a_header_or_a_proxy_is_said(everything_said: list[str]) -> None:
+def test_no_secret_of_a_url_a_header_or_a_proxy_is_said(everything_said: list[str], telemetry: Telemetry) -> None:
     """Case pool 27; the fixture looks through all that was said."""
     with served() as server, requests.Session() as session:
         session.mount("http://", HTTPAdapter(pool_maxsize=1))
-        session.headers["Authorization"] = "Bearer s3cret"
-        session.get(f"http://user:s3cret@127.0.0.1:{server.port}/?key=s3cret")
-        session.proxies["http"] = f"http://user:s3cret@127.0.0.1:{server.port}"
+        session.headers["Authorization"] = f"Bearer {SECRET}"
+        with telemetry.tracer.start_as_current_span("caller"):
+            session.get(f"http://user:{SECRET}@127.0.0.1:{server.port}/?key={SECRET}")
+            session.proxies["http"] = f"http://user:{SECRET}@127.0.0.1:{server.port}"
+            session.get(f"http://engine.invalid/{SECRET}")
         for _ in range(8):
-            at_once(4, lambda: session.get("http://engine.invalid/s3cret"))
+            at_once(4, lambda: session.get(f"http://engine.invalid/{SECRET}"))
 
 
 def test_a_pool_with_a_queue_of_its_own_kind_is_measured_as_far_as_it_can_be_read(threads_seen: Telemetry) -> None:
