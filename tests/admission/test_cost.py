@@ -45,12 +45,13 @@ async def test_an_admitted_request_pays_less_than_half_a_millisecond() -> None:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": BODY}
 
-    took = []
+    counts, series = controller.recorder.requests, ("127.0.0.1:9", "admitted", "immediate")
+    before, took = counts[series], []
     for _ in range(2000):
-        began = time.perf_counter()
+        began = time.thread_time()
         await gate(_scope(), receive, _send)
-        took.append(time.perf_counter() - began)
-    assert controller.recorder.requests["127.0.0.1:9", "admitted", "immediate"] == 2000
+        took.append(time.thread_time() - began)
+    assert counts[series] - before == 2000
     assert statistics.median(took) < 500e-6
     await controller.stop()
 

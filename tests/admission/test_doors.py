@@ -188,14 +188,18 @@ async def test_a_client_that_breaks_off_a_stream_gives_its_seat_back(door: str, 
 
 
 async def test_a_503_of_the_engine_is_waited_out_and_the_client_sees_one_answer(door: str) -> None:
-    """Case 35: the engine takes one at a time of its own accord, the gate's limit is far above."""
-    async with (
-        running_engine(EngineOptions(seats=1, service=0.05, max_queued=1)) as engine,
-        gateway(door, engine.url, max_inflight=4, repark=True) as gate,
-    ):
-        assert await _all(gate, 4) == [200] * 4
-        assert gate.forwarded > 4
-        assert gate.driver.gate.room.ledger.leases == 0
+    """Case 35: the engine takes one at a time of its own accord, the gate's limit is far above.
+
+    It keeps the first until it is woken, and the gate is not told that it sleeps.
+    """
+    async with running_engine(EngineOptions(seats=1, service=0.05, max_queued=1)) as engine:
+        engine.control(Control(sleep=True, metrics_status=500))
+        async with gateway(door, engine.url, max_inflight=4, repark=True) as gate:
+            calls = asyncio.create_task(_all(gate, 4))
+            await until(lambda: gate.forwarded > 4)
+            engine.control(Control(sleep=False))
+            assert await calls == [200] * 4
+            assert gate.driver.gate.room.ledger.leases == 0
 
 
 async def test_a_503_of_the_engine_is_passed_on_where_the_handler_must_not_run_twice(door: str) -> None:
@@ -270,6 +274,50 @@ async def test_a_body_that_cannot_be_read_reaches_the_engine_as_it_came(door: st
             assert "x-otel-pool-rejected-reason" not in response.headers
         assert gate.forwarded == 1
         assert gate.driver.gate.room.ledger.leases == 0
+
+
+async def test_a_prompt_larger_than_the_engines_kv_cache_is_400_and_never_waits(door: str) -> None:
+    """Case 4: by what the engine publishes, of a body as long as it is; one that may fit waits."""
+    async with (
+        running_engine(EngineOptions(seats=1, kv_tokens=1000)) as engine,
+        gateway(door, engine.url, max_inflight=1) as gate,
+    ):
+        await until(lambda: gate.driver.gate.room.reading.kv_tokens == 1000)
+        with gate.hold():
+            # JSON has no text of a token that is longer than 32 bytes.
+            async with gate.ask(path="/v1/completions", prompt="x" * 32 * 1001) as response:
+                assert response.status == 400
+                assert response.headers["x-otel-pool-rejected-reason"] == "too_large"
+                assert "retry-after" not in response.headers
+            fits = asyncio.create_task(gate.status(path="/v1/completions", prompt="x" * 32 * 999))
+            await gate.parked(1)
+            fits.cancel()
+            await gate.parked(0)
+        assert gate.forwarded == 0
+
+
+async def test_a_request_for_4_answers_takes_4_seats(door: str, engine: Engine) -> None:
+    """Case 14, by its body. The engine keeps what it was given, and the gate is not told that it sleeps."""
+    engine.control(Control(sleep=True, metrics_status=500))
+    async with gateway(door, engine.url, max_inflight=8) as gate:
+        calls = asyncio.create_task(_all(gate, 3, n=4))
+        await gate.leases(2)
+        await gate.parked(1)
+        assert gate.driver.gate.room.ledger.in_flight == 8
+        engine.control(Control(sleep=False))
+        assert await calls == [200] * 3
+
+
+async def test_bodies_that_wait_are_held_to_the_bytes_of_the_setting(door: str, engine: Engine) -> None:
+    """Case 26: two of 600 bytes and more are past 1,000."""
+    async with gateway(door, engine.url, max_inflight=1, max_queue_bytes=1000) as gate:
+        with gate.hold():
+            first = asyncio.create_task(gate.status(user="x" * 600))
+            await gate.parked(1)
+            async with gate.ask(user="x" * 600) as response:
+                assert response.status == 503
+                assert response.headers["x-otel-pool-rejected-reason"] == "queue_full"
+        assert await first == 200
 
 
 async def test_the_gate_holds_per_engine_where_the_application_says_which(door: str, engine: Engine) -> None:

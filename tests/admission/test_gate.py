@@ -63,14 +63,21 @@ def test_a_cost_above_the_limit_waits_for_all_of_it_and_not_for_ever() -> None:
 
 
 def test_a_request_counts_from_the_decision_to_the_end_of_its_body_however_long() -> None:
-    """Case 6 and 7: no clock reaps a lease; a silent ten-minute request still counts, scraped or not."""
+    """Case 6 and 7: no clock reaps a lease; a silent ten-minute request still counts, though no gauge shows it."""
     world = World(limit=1, rules=Rules(max_park_seconds=2000))
     world.scrape()
     silent = world.arrive()
     waiting = world.arrive()
+    assert silent.lease is not None
+    for look in range(300):
+        assert world.after(2.0) == []
+        # Others' requests come and go, so each look is a new one.
+        assert world.scrape(running=0, finished=float(look)) == []
+        assert world.gate.room.ledger.estimate() == 1
+    assert list(world.gate.begin(silent.lease, world.now)) == []
     for _ in range(300):
-        world.after(2.0)
-        assert world.scrape(running=0) == []
+        assert world.after(2.0) == []
+        assert world.scrape(running=0, finished=300.0) == []
     assert waiting.state is State.WAITING
     assert world.end(silent) == [waiting]
 

@@ -21,10 +21,11 @@ def make(status: int = 503, seconds: float = 5.0, seed: int = 3) -> Responses:
 
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_a_refusal_is_an_openai_error_with_its_reason_in_a_header(reason: Reason) -> None:
-    """Case 27 and 28: 503, JSON, the reason; 400 and 413 for what no retry can help."""
+    """Cases 4, 27 and 28: 503, JSON, the reason; 400 and 413 for what no retry can help."""
     refusal = make().refusal(reason)
     headers = dict(refusal.headers)
     found = json.loads(refusal.body)["error"]
+    assert headers["content-type"] == "application/json"
     assert set(found) == {"message", "type", "param", "code"}
     assert found["code"] == headers["x-otel-pool-rejected-reason"] == reason.value
     assert int(headers["content-length"]) == len(refusal.body)

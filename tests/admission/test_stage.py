@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import statistics
-import time
 
 import pytest
 
@@ -16,51 +14,48 @@ from tests.admission.stage import gateway, until
 
 
 @pytest.mark.slow
-async def test_four_gateways_keep_to_one_limit_together_and_the_engine_stays_busy() -> None:
-    """Case 30: the engine's own peak, with all four overloaded, stays within 1.05 of the limit."""
+async def test_four_gateways_keep_to_one_limit_together() -> None:
+    """Case 30: the engine's own peak, with all four overloaded, stays within 1.05 of the limit.
+
+    That they keep it busy is measured on a played clock: see `test_transit`.
+    """
     limit = 40
     async with contextlib.AsyncExitStack() as stack:
         engine = await stack.enter_async_context(running_engine(EngineOptions(seats=limit, service=0.6, jitter=0.3)))
         settings = {"max_inflight": limit, "replicas": "4", "max_queue_depth": 1000, "poll_seconds": 2.0}
         gates = [await stack.enter_async_context(gateway("web", engine.url, **settings)) for _ in range(4)]
-        began = time.monotonic()
         statuses = await asyncio.gather(*(gate.status() for gate in gates for _ in range(60)))
-        took = time.monotonic() - began
         assert statuses == [200] * 240
         assert engine.state()["peak"] <= 1.05 * limit
-        # 240 requests of 0.6 s on 40 seats are 3.6 s of work; with half of the seats empty they are twice that.
-        assert took < 2 * 3.6
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("door", ["asgi"])
-async def test_short_prompts_pass_a_long_one_at_least_5_times_faster_than_without_the_lane(door: str) -> None:
-    """Case 25: two prompts of 65,000 tokens, then short ones; time to first token of the short ones, p99."""
+@pytest.mark.parametrize(("long_prompt_tokens", "pass_by"), [(0, False), (8000, True)])
+async def test_short_prompts_pass_long_ones_on_their_lane_and_wait_behind_them_without_it(
+    long_prompt_tokens: int, pass_by: bool
+) -> None:
+    """Case 25: two prompts of 65,000 tokens, which the engine reads for a minute or two, then short ones.
 
-    async def first_token(gate: object, text: str) -> float:
-        began = time.monotonic()
-        async with gate.ask(stream=True, prompt=text, path="/v1/completions") as response:  # type: ignore[attr-defined]
-            await response.content.readline()
-            took = time.monotonic() - began
-            await response.read()
-        return took
+    By how much they are faster is measured on a played clock: see `test_transit`.
+    """
+    async with (
+        running_engine(EngineOptions(seats=2, service=0.02, prefill_rate=1000.0)) as engine,
+        gateway("asgi", engine.url, max_inflight=2, long_prompt_tokens=long_prompt_tokens) as gate,
+    ):
 
-    async def worst(**settings: object) -> float:
-        # One prompt is read after the other; the first long one takes 1.6 s, and short ones nearly nothing.
-        options = EngineOptions(seats=2, service=0.02, prefill_rate=40_000.0, prefill_order="shared")
-        async with (
-            running_engine(options) as engine,
-            gateway(door, engine.url, max_inflight=2, **settings) as gate,
-        ):
-            long = [asyncio.create_task(first_token(gate, "word" * 65_000)) for _ in range(2)]
-            await until(lambda: gate.driver.gate.room.ledger.leases + len(gate.driver.gate.queue) == 2)
-            short = await asyncio.gather(*(first_token(gate, "hi") for _ in range(5)))
-            await asyncio.gather(*long)
-        return statistics.quantiles(short, n=100)[98]
+        async def ask(text: str) -> int:
+            return await gate.status(stream=True, prompt=text, path="/v1/completions")
 
-    without = await worst()
-    with_lane = await worst(long_prompt_tokens=8000)
-    assert with_lane * 5 <= without
+        long = [asyncio.create_task(ask("word" * 65_000)) for _ in range(2)]
+        await until(lambda: gate.driver.gate.room.ledger.leases + len(gate.driver.gate.queue) == 2)
+        short = [asyncio.create_task(ask("hi")) for _ in range(5)]
+        if pass_by:
+            assert await asyncio.gather(*short) == [200] * 5
+        else:
+            await gate.parked(5)
+        assert not any(each.done() for each in long)
+        for each in [*long, *short]:
+            each.cancel()
+        await asyncio.gather(*long, *short, return_exceptions=True)
 
 
 async def test_a_sleeping_engine_is_refused_with_a_longer_retry_after_and_served_when_it_wakes() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+import statistics
 from collections.abc import Callable
 
 import pytest
@@ -30,7 +31,10 @@ POLL, FAST = 2.0, 0.25
 class Play:
     """`replicas` gates that are `transit` seconds, more or less, away from an engine."""
 
-    def __init__(self, replicas: int, transit: float, *, seats: int, limit: int, service: float, seed: int) -> None:
+    def __init__(
+        self, replicas: int, transit: float, *, seats: int, limit: int, service: float, seed: int,
+        rules: Rules | None = None, prefill_rate: float | None = None,
+    ) -> None:  # fmt: skip
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
@@ -38,10 +42,14 @@ class Play:
         self._transit = transit
         self._last_sent = [0.0] * replicas
         self.busy = 0.0
-        options = EngineOptions(seats=seats, service=service, jitter=0.5, tokens=4, seed=seed)
+        #: (tokens of the prompt, seconds from its arrival to its first token)
+        self.firsts: list[tuple[int, float]] = []
+        options = EngineOptions(
+            seats=seats, service=service, jitter=0.5, tokens=4, seed=seed, prefill_rate=prefill_rate
+        )
         self.engine = Scheduler(options, lambda: self.now, self._happened)
         coins = [random.Random(seed * 100 + number) for number in range(replicas)]
-        self.gates = [Gate(Rules(), Bounds(4096, 2**40), coin.random) for coin in coins]
+        self.gates = [Gate(rules or Rules(), Bounds(4096, 2**40), coin.random) for coin in coins]
         self._engines = [Engines(["e"], max_inflight=limit, kv_close=0.9, kv_open=0.85) for _ in range(replicas)]
         self._states = [EngineState(POLL, 0.0) for _ in range(replicas)]
         for number in range(replicas):
@@ -68,15 +76,16 @@ class Play:
                 what()
         self.busy = area / (self.now - busy_from)
 
-    def arrive(self, gate: int) -> None:
-        self._send(gate, [self.gates[gate].arrive(Ask(), self.now)])
+    def arrive(self, gate: int, prompt_tokens: int = 16) -> None:
+        self._send(gate, [self.gates[gate].arrive(Ask(prompt_tokens=prompt_tokens), self.now)])
 
     def _send(self, gate: int, settled: list[Ticket]) -> None:
         for ticket in settled:
             if ticket.state is State.ADMITTED:
                 # One connection after the other: a request does not overtake the one before it.
                 when = self._last_sent[gate] = max(self._later(), self._last_sent[gate])
-                self.at(when, lambda owner=(gate, ticket): self.engine.submit(Demand((16,)), owner))
+                demand = Demand((ticket.ask.prompt_tokens,))
+                self.at(when, lambda owner=(gate, ticket), demand=demand: self.engine.submit(demand, owner))
 
     def _later(self) -> float:
         return self.now + self._transit * self._rng.uniform(0.0, 2.0)
@@ -84,6 +93,7 @@ class Play:
     def _happened(self, event: Event) -> None:
         gate, ticket = event.sequence.owner  # type: ignore[misc]
         if event.kind == "token" and event.sequence.generated == 1:
+            self.firsts.append((ticket.ask.prompt_tokens, self.now - ticket.arrived_at))
             self.at(self._later(), lambda: self._send(gate, list(self.gates[gate].begin(ticket.lease, self.now))))
         elif event.kind == "finished":
             self.at(self._later(), lambda: self._send(gate, list(self.gates[gate].release(ticket.lease, self.now))))
@@ -123,3 +133,18 @@ def test_requests_under_way_are_not_taken_for_room(replicas: int, limit: int, tr
     play.run(20.0, busy_from=6.0)
     assert play.engine.totals().peak <= (limit + 2 if replicas == 1 else 1.05 * limit)
     assert play.busy >= 0.94 * seats
+
+
+def test_short_prompts_pass_a_long_one_at_least_5_times_faster_than_without_the_lane() -> None:
+    """Case 25: two prompts of 65,000 tokens, then short ones; time to first token of the short ones, p99."""
+
+    def worst(rules: Rules) -> float:
+        play = Play(1, 0.005, seats=2, limit=2, service=0.02, seed=1, rules=rules, prefill_rate=40_000.0)
+        for number in range(22):
+            play.at(1.0 + 0.01 * number, lambda tokens=65_000 if number < 2 else 16: play.arrive(0, tokens))
+        play.run(20.0, busy_from=1.0)
+        short = [seconds for tokens, seconds in play.firsts if tokens == 16]
+        assert len(short) == 20
+        return statistics.quantiles(short, n=100)[98]
+
+    assert 5 * worst(Rules(long_prompt_tokens=8000)) <= worst(Rules())

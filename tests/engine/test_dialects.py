@@ -56,6 +56,7 @@ def test_an_absent_family_is_unknown_and_not_zero():
     assert seen.running == 2
     assert (seen.waiting, seen.requests, seen.kv_usage, seen.asleep, seen.preemptions) == (None,) * 5
     assert not seen.usable
+    assert sample("vllm:num_requests_waiting 2\n").running is None
 
 
 def test_the_older_name_of_the_kv_gauge_is_an_alias():

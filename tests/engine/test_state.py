@@ -80,6 +80,11 @@ def test_frozen_gauges_that_hold_the_gate_shut_are_found_out_after_three_polls(e
     assert engine.state.view(engine.now).since - 100.0 < 10.0 - INTERVAL  # leaves a poll to see the probe thaw it
 
 
+def test_two_looks_that_agree_freeze_nothing_however_far_apart(engine):
+    """Case 1: three polls, and not only the time that they take."""
+    assert engine.sees(FULL, FULL, evidence=SHUT, every=2.9 * INTERVAL) is State.FRESH
+
+
 def test_a_frozen_engine_thaws_when_its_figures_move(engine):
     """Case 1: the probe makes the engine step, and its gauges fall."""
     engine.sees(FULL, FULL, FULL, FULL, evidence=SHUT)
