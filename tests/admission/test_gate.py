@@ -236,8 +236,19 @@ def test_a_request_that_the_engine_refused_takes_its_old_place_within_its_deadli
     assert world.gate.next_event() == world.now + 0.25
     assert world.after(0.25) == [second, third]
     world.gate.return_refused(second, world.now)
-    assert world.after(30) == [second]
+    # Of its 30 s a quarter of a second is over.
+    assert world.after(29.75) == [second]
     assert second.reason is Reason.TIMEOUT
+
+
+def test_a_request_that_the_engine_refused_goes_before_those_of_other_clients_that_came_later() -> None:
+    """Case 35: whoever's turn it is."""
+    world = World(limit=1)
+    world.scrape()
+    refused, other = world.arrive(key="a"), world.arrive(key="b")
+    world.gate.return_refused(refused, world.now)
+    assert world.after(0.25) == [refused]
+    assert world.end(refused) == [other]
 
 
 def test_the_engine_is_left_alone_longer_each_time_it_refuses() -> None:

@@ -7,7 +7,9 @@ import random
 
 import pytest
 
+from otel_pool.admission.controller import Controller
 from otel_pool.admission.responses import Responses, error, error_frame, error_frame_of, keep_alive
+from otel_pool.admission.settings import AdmissionSettings
 from otel_pool.admission.ticket import Reason
 
 REFUSALS = [reason for reason in Reason if reason not in {
@@ -40,13 +42,21 @@ def test_the_setting_makes_it_429() -> None:
 
 
 def test_two_hundred_clients_refused_at_once_are_spread_over_at_least_3_seconds() -> None:
-    """Case 37."""
-    responses = make()
+    """Case 37: by the setting's default, as the gates of a process have it."""
+    responses = Controller(AdmissionSettings(), rng=random.Random(3)).responses
     headers = [dict(responses.refusal(Reason.QUEUE_FULL).headers) for _ in range(200)]
     for name, unit in (("retry-after", 1), ("retry-after-ms", 1000)):
         waits = [int(each[name]) / unit for each in headers]
         assert max(waits) - min(waits) >= 3
         assert sum(waits) / 200 == pytest.approx(5, rel=0.1)
+
+
+def test_the_setting_is_the_middle_of_what_clients_are_asked_to_wait() -> None:
+    """Case 27: of 20 s, half to one and a half."""
+    responses = Controller(AdmissionSettings(retry_after_seconds=20.0), rng=random.Random(3)).responses
+    waits = [responses.retry_after(Reason.QUEUE_FULL) for _ in range(200)]
+    assert 10 <= min(waits) < 12
+    assert 28 < max(waits) <= 30
 
 
 def test_a_sleeping_engine_is_to_be_asked_later_and_never_later_than_a_minute() -> None:
