@@ -79,7 +79,7 @@ class AdmissionMiddleware:
             await self._lifespan(scope, receive, send)
         elif self._holds(scope):
             scope[_GATED] = True
-            await self._gate(scope, Client(receive, send))
+            await self._gate(scope, Client(receive, send, scope["path"]))
         else:
             await self.app(scope, receive, send)
 

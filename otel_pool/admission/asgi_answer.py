@@ -12,7 +12,6 @@ from typing import Any
 
 from otel_pool.admission.asgi_client import Client
 from otel_pool.admission.driver import Passage
-from otel_pool.admission.responses import error_frame_of
 from otel_pool.engine.orca import RESPONSE_HEADER
 
 Message = MutableMapping[str, Any]
@@ -52,7 +51,7 @@ class Answer:
         """The application failed: a client that has its 200 is owed an error frame and the end."""
         if self._client.committed and not self._ended and not self.engine_refused:
             self._ended = True
-            await self._client.end_with(error_frame_of(500, b""))
+            await self._client.fail(500, b"")
 
     async def _start(self, message: Message) -> None:
         status = message["status"]
@@ -86,7 +85,7 @@ class Answer:
         if more:
             return
         if self._error_status is not None:
-            await self._client.end_with(error_frame_of(self._error_status, self._error))
+            await self._client.fail(self._error_status, self._error)
         else:
             await self._client.end_with(b"data: " + self._error.replace(b"\n", b" ") + b"\n\n")
 

@@ -35,8 +35,11 @@ def header_of(scope: Mapping[str, Any], name: str) -> str:
 class Client:
     """One request's client. `committed` says that it already has its 200."""
 
-    def __init__(self, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]) -> None:
+    def __init__(
+        self, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]], path: str
+    ) -> None:
         self._receive = receive
+        self._path = path
         self._body: bytes | None = b""
         self._given = False
         self._watch: asyncio.Future[Any] | None = None
@@ -99,7 +102,7 @@ class Client:
     async def refuse(self, refusal: Refusal) -> None:
         """Answer with a refusal; where the client has its 200 already, with one error frame and the end."""
         if self.committed:
-            await self.end_with(error_frame_of(refusal.status, refusal.body))
+            await self.fail(refusal.status, refusal.body)
             return
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers]
         await self.send({"type": "http.response.start", "status": refusal.status, "headers": headers})
@@ -112,6 +115,10 @@ class Client:
             headers = [(b"content-type", EVENT_STREAM.encode()), (b"cache-control", b"no-cache")]
             await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         await self.send({"type": "http.response.body", "body": frame, "more_body": True})
+
+    async def fail(self, status: int, answer: bytes) -> None:
+        """End a stream that has its 200 with the error that `answer` says, an answer that came with `status`."""
+        await self.end_with(error_frame_of(status, answer, self._path))
 
     async def end_with(self, frame: bytes) -> None:
         """Send the last frame."""

@@ -2,8 +2,9 @@
 
 A refusal has the shape of an OpenAI error, so that client libraries raise what their users know how to handle, and a
 `Retry-After` that is drawn anew each time: clients that were refused together must not come back together. On a stream
-that already has its 200, an error is one `data:` frame with the key `error`, which those libraries raise too. Lines
-that begin with `id:` or `retry:` are never sent: they change how an event source reconnects.
+that already has its 200, an error is one `data:` frame with the key `error`, which those libraries raise too; on paths
+of Anthropic's, whose libraries skip a frame that names no event, it is the event `error`. Lines that begin with `id:`
+or `retry:` are never sent: they change how an event source reconnects.
 
 Plain data only; the doors put it on the wire.
 """
@@ -24,6 +25,8 @@ MAX_RETRY_AFTER = 60.0
 _LONGER: Mapping[Reason, float] = {Reason.ASLEEP: 6.0}
 #: Refusals that a retry cannot help.
 _FINAL: Mapping[Reason, int] = {Reason.TOO_LARGE: 400, Reason.BODY_TOO_LARGE: 413}
+#: What a chunk is called in the streams of these paths.
+_CHUNKS: Mapping[str, str] = {"/chat/completions": "chat.completion.chunk", "/completions": "text_completion"}
 
 _MESSAGES: Mapping[Reason, str] = {
     Reason.QUEUE_FULL: "The model is busy and the queue in front of it is full. Try again later.",
@@ -84,12 +87,14 @@ def error(reason: Reason, status: int, detail: str = "") -> dict[str, object]:
     return {"message": message, "type": kind, "param": None, "code": reason.value}
 
 
-def error_frame(body: Mapping[str, object]) -> bytes:
-    """The one frame that ends a stream which already has its status."""
+def error_frame(body: Mapping[str, object], path: str) -> bytes:
+    """The one frame that ends a stream which already has its status, as clients of `path` understand it."""
+    if _is_anthropic(path):
+        return b"event: error\ndata: " + json.dumps({"type": "error", "error": body}).encode() + b"\n\n"
     return b"data: " + json.dumps({"error": body}).encode() + b"\n\n"
 
 
-def error_frame_of(status: int, answer: bytes) -> bytes:
+def error_frame_of(status: int, answer: bytes, path: str) -> bytes:
     """The same for an answer that came with an error status when ours was already sent; its error object is kept."""
     try:
         body = json.loads(answer)
@@ -98,15 +103,24 @@ def error_frame_of(status: int, answer: bytes) -> bytes:
     found = body.get("error", body) if isinstance(body, dict) else None
     if not isinstance(found, dict):
         found = {"message": f"The engine answered {status}.", "type": "server_error", "param": None, "code": status}
-    return error_frame(found)
+    return error_frame(found, path)
 
 
 def keep_alive(style: str, path: str, model: str | None) -> bytes:
-    """A sign of life on a stream that waits: "comment", "empty-chunk", or "off", which is none."""
-    if style == "comment":
+    """A sign of life on a stream that waits: "comment", "empty-chunk", or "off", which is none.
+
+    Streams that have no chunks with choices get Anthropic's ping, or a comment.
+    """
+    if style == "off":
+        return b""
+    if style == "empty-chunk" and _is_anthropic(path):
+        return b'event: ping\ndata: {"type": "ping"}\n\n'
+    kind = next((kind for end, kind in _CHUNKS.items() if path.rstrip("/").endswith(end)), None)
+    if style == "comment" or kind is None:
         return b": keep-alive\n\n"
-    if style == "empty-chunk":
-        kind = "chat.completion.chunk" if path.endswith("/chat/completions") else "text_completion"
-        chunk = {"id": "keep-alive", "object": kind, "created": 0, "model": model or "", "choices": []}
-        return b"data: " + json.dumps(chunk).encode() + b"\n\n"
-    return b""
+    chunk = {"id": "keep-alive", "object": kind, "created": 0, "model": model or "", "choices": []}
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def _is_anthropic(path: str) -> bool:
+    return path.rstrip("/").endswith("/messages")

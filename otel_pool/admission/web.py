@@ -24,7 +24,7 @@ from otel_pool.admission.controller import Controller
 from otel_pool.admission.driver import Passage
 from otel_pool.admission.parking import park
 from otel_pool.admission.request import Peek, peek
-from otel_pool.admission.responses import EVENT_STREAM, Refusal, error_frame_of, keep_alive
+from otel_pool.admission.responses import EVENT_STREAM, Refusal, keep_alive
 from otel_pool.admission.runtime import Urls
 from otel_pool.admission.settings import MAX_BODY_BYTES
 from otel_pool.admission.sharers import Use
@@ -213,7 +213,7 @@ async def _answer(exchange: Exchange, handler: Handler) -> web.StreamResponse | 
         if exchange.engine_refused:
             return None
         if exchange.committed is not None:
-            await exchange.end_with(error_frame_of(500, b""))
+            await exchange.fail(500, b"")
         raise
     if exchange.engine_refused or (exchange.hold_503 and response.status == 503 and not response.prepared):
         return None
@@ -225,7 +225,7 @@ async def _answer(exchange: Exchange, handler: Handler) -> web.StreamResponse | 
 async def _refuse(exchange: Exchange, refusal: Refusal) -> web.StreamResponse:
     if exchange.committed is None:
         return _response(refusal)
-    return await exchange.end_with(error_frame_of(refusal.status, refusal.body))
+    return await exchange.fail(refusal.status, refusal.body)
 
 
 def _response(refusal: Refusal) -> web.Response:

@@ -86,7 +86,9 @@ class Exchange:
     def pass_through(self, passage: Passage, *, hold_503: bool) -> None:
         """From here on, what the handler writes is watched for `passage`."""
         self.hold_503 = hold_503
-        self._through = Through(self._writer, passage, hold_503=hold_503, committed=self.committed is not None)
+        self._through = Through(
+            self._writer, passage, hold_503=hold_503, committed=self.committed is not None, path=self.request.path
+        )
         _swap(self.request, "_payload_writer", self._through)
 
     async def beat(self, frame: bytes, content_type: str) -> None:
@@ -97,13 +99,13 @@ class Exchange:
             self._want_plain()
         await self.committed.write(frame)
 
-    async def end_with(self, frame: bytes) -> web.StreamResponse:
-        """Send the last frame on the stream that already has its 200."""
+    async def fail(self, status: int, answer: bytes) -> web.StreamResponse:
+        """End a stream that has its 200 with the error that `answer` says, an answer that came with `status`."""
         if self.committed is None:
             raise RuntimeError("the stream was never begun")
         # Who has left is owed no last frame, and the server logs that as little as for any other answer.
         with suppress(ConnectionError):
-            await self.committed.write(frame)
+            await self.committed.write(error_frame_of(status, answer, self.request.path))
             await self.committed.write_eof()
         return self.committed
 
@@ -121,7 +123,7 @@ class Exchange:
             if isinstance(error, ConnectionError) and _has_left(self.request):
                 # The server ends it, as quietly as any other answer whose client has left.
                 return self.committed
-            await self.end_with(error_frame_of(500, b""))
+            await self.fail(500, b"")
             raise
         await self.committed.write_eof()
         return self.committed

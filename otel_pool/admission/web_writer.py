@@ -29,11 +29,12 @@ class EngineRefusedError(Exception):
 class Through(AbstractStreamWriter):
     """The server's writer with an ear on it."""
 
-    def __init__(self, writer: Any, passage: Passage, *, hold_503: bool, committed: bool) -> None:
+    def __init__(self, writer: Any, passage: Passage, *, hold_503: bool, committed: bool, path: str) -> None:
         self._writer = writer
         self._passage = passage
         self._hold_503 = hold_503
         self._committed = committed
+        self._path = path
         self._error_status: int | None = None
         self._whole = False
         self._kept = b""
@@ -122,7 +123,7 @@ class Through(AbstractStreamWriter):
         if chunk:
             await self.write(chunk)
         if self._error_status is not None:
-            await self._writer.write(error_frame_of(self._error_status, self._kept))
+            await self._writer.write(error_frame_of(self._error_status, self._kept, self._path))
         elif self._whole:
             await self._writer.write(b"data: " + self._kept.replace(b"\n", b" ") + b"\n\n")
 

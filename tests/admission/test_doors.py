@@ -139,6 +139,17 @@ async def test_a_refusal_after_the_200_is_one_error_frame(door: str, engine: Eng
         assert gate.forwarded == 0
 
 
+async def test_a_refusal_after_the_200_is_an_event_for_anthropics_clients(door: str, engine: Engine) -> None:
+    """Case 33: they skip frames that name no event."""
+    async with gateway(door, engine.url, max_inflight=1, heartbeat_seconds=0.02) as gate:
+        with gate.hold():
+            response = await gate.ask(stream=True, path="/v1/messages")
+            gate.controller.shut_down()
+            event, data = (await response.text()).split("\n\n")[-2].split("\n")
+    assert event == "event: error"
+    assert json.loads(data.removeprefix("data: "))["error"]["code"] == "shutdown"
+
+
 async def test_an_engines_error_after_the_200_is_one_error_frame_with_its_words(door: str, engine: Engine) -> None:
     async with gateway(door, engine.url, max_inflight=1, heartbeat_seconds=0.02) as gate:
         with gate.hold():
@@ -379,9 +390,10 @@ async def test_shutdown_refuses_who_waits_and_lets_running_requests_end(door: st
 
 
 async def test_without_engines_the_middleware_adds_nothing(door: str, engine: Engine) -> None:
-    """Case 40: not one header, and no gate exists."""
-    async with gateway(door, engine.url, engines="") as gate:
+    """Case 40: not one header, no body that is too large, and no gate exists."""
+    async with gateway(door, engine.url, engines="", max_body_bytes=10) as gate:
         async with gate.ask() as response:
+            assert response.status == 200
             with_gate = {name.lower() for name in response.headers}
             await response.read()
         async with gate.session.post(gate.url + "/v1/models") as plain:

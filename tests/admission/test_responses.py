@@ -68,11 +68,19 @@ def test_a_sleeping_engine_is_to_be_asked_later_and_never_later_than_a_minute() 
 
 def test_an_error_after_the_200_is_one_data_frame_with_the_key_error() -> None:
     """Case 33."""
-    frame = error_frame(error(Reason.TIMEOUT, 503))
+    frame = error_frame(error(Reason.TIMEOUT, 503), "/v1/chat/completions")
     assert frame.startswith(b"data: ")
     assert frame.endswith(b"\n\n")
     assert frame.count(b"\n") == 2
     assert json.loads(frame[6:])["error"]["code"] == "timeout"
+
+
+def test_an_error_on_a_path_of_anthropics_names_its_event() -> None:
+    """Case 33: the official client skips a frame without an event, and would take a refusal for an empty answer."""
+    event, data, *end = error_frame(error(Reason.TIMEOUT, 503), "/v1/messages").split(b"\n")
+    assert (event, end) == (b"event: error", [b"", b""])
+    found = json.loads(data.removeprefix(b"data: "))
+    assert (found["type"], found["error"]["code"]) == ("error", "timeout")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +93,7 @@ def test_an_error_after_the_200_is_one_data_frame_with_the_key_error() -> None:
     ],
 )
 def test_an_engines_own_error_keeps_its_words_in_the_frame(answer: bytes, message: str) -> None:
-    assert json.loads(error_frame_of(500, answer)[6:])["error"]["message"] == message
+    assert json.loads(error_frame_of(500, answer, "/v1/completions")[6:])["error"]["message"] == message
 
 
 def test_no_sign_of_life_changes_how_an_event_source_reconnects() -> None:
@@ -93,6 +101,9 @@ def test_no_sign_of_life_changes_how_an_event_source_reconnects() -> None:
     assert keep_alive("comment", "/v1/completions", "m") == b": keep-alive\n\n"
     chunk = json.loads(keep_alive("empty-chunk", "/v1/chat/completions", "m")[6:])
     assert (chunk["choices"], chunk["object"], chunk["model"]) == ([], "chat.completion.chunk", "m")
+    assert keep_alive("empty-chunk", "/v1/messages", "m") == b'event: ping\ndata: {"type": "ping"}\n\n'
+    # The client of the Responses API raises on a chunk that is none of its events.
+    assert keep_alive("empty-chunk", "/v1/responses", "m") == b": keep-alive\n\n"
     assert keep_alive("off", "/v1/completions", "m") == b""
     for style in ("comment", "empty-chunk", "off"):
         for line in keep_alive(style, "/v1/chat/completions", "m").splitlines():
