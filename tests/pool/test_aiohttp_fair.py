@@ -10,9 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, suppress
+from weakref import ref
 
 import aiohttp
 import pytest
@@ -324,6 +326,19 @@ async def closing_ends_the_waiter(session: aiohttp.ClientSession, server: Delay,
         await asyncio.wait_for(waiter, 5)
     server.release.set()
     await asyncio.gather(holder, return_exceptions=True)
+
+
+async def test_a_connector_that_is_dropped_and_never_closed_is_let_go_of(fair: Telemetry) -> None:
+    """Case pool 9: aiohttp warns of it; the turnstile before it does not keep it."""
+    async with serving() as server:
+        session = limited(1)
+        await get(session, server.url)
+        connector = ref(session.connector)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            del session
+            gc.collect()
+        assert connector() is None
 
 
 async def test_closing_the_session_ends_those_who_wait(fair: Telemetry) -> None:
