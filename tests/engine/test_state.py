@@ -116,6 +116,7 @@ def test_tokens_that_grow_under_standing_gauges_are_life(engine):
 
 
 def test_fast_polls_within_one_long_step_do_not_freeze_the_engine(engine):
+    """Case 1: three polls, at the base interval."""
     # Eighteen polls at 0.25 s: still less than three base intervals less jitter.
     assert engine.sees(*[FULL] * 18, evidence=SHUT, every=0.25) is State.FRESH
     assert engine.sees(*[FULL] * 4, evidence=SHUT, every=0.25) is State.FROZEN
