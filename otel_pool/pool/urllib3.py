@@ -133,7 +133,15 @@ def _that_connects(connection_class: type) -> type | None:
 
 
 def _supported() -> bool:
-    if version() >= OLDEST:
-        return True
-    _logger.warning("urllib3 %s is below 1.26, the oldest that pool telemetry serves: it stays off", VERSION)
-    return False
+    if version() < OLDEST:
+        _logger.warning("urllib3 %s is below 1.26, the oldest that pool telemetry serves: it stays off", VERSION)
+        return False
+    # A library that takes urllib3's place, as urllib3-future does: its pools hand one connection to many calls at once.
+    if hasattr(HTTPConnection, "is_multiplexed"):
+        _logger.warning(
+            "what is loaded as urllib3 (%s) is another library, whose connections carry many calls at once: pool telemetry "
+            "stays off",
+            VERSION,
+        )
+        return False
+    return True

@@ -192,6 +192,21 @@ def test_a_version_below_the_oldest_is_declined_with_one_line(
     assert ["below 1.26" in record.getMessage() for record in caplog.records] == [True]
 
 
+def test_a_library_in_the_place_of_urllib3_whose_connections_are_shared_is_declined_with_one_line(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As urllib3-future, which niquests installs over urllib3: its pools have no queue of connections."""
+    before = vars(urllib3.HTTPConnectionPool)["_get_conn"]
+    monkeypatch.setattr(door.HTTPConnection, "is_multiplexed", property(lambda _: False), raising=False)
+    ours = Urllib3PoolInstrumentor()
+    ours.instrument(meter_provider=telemetry.meter_provider)
+    try:
+        assert vars(urllib3.HTTPConnectionPool)["_get_conn"] is before
+    finally:
+        ours.uninstrument()
+    assert ["stays off" in record.getMessage() for record in caplog.records] == [True]
+
+
 def test_a_failure_to_start_is_logged_and_not_raised(
     telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
