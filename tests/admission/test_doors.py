@@ -291,7 +291,7 @@ async def test_a_prompt_larger_than_the_engines_kv_cache_is_400_and_never_waits(
     """Case 4: by what the engine publishes, of a body as long as it is; one that may fit waits."""
     async with (
         running_engine(EngineOptions(seats=1, kv_tokens=1000)) as engine,
-        gateway(door, engine.url, max_inflight=1) as gate,
+        gateway(door, engine.url, max_inflight=1, max_park_seconds=10.0) as gate,
     ):
         await until(lambda: gate.driver.gate.room.reading.kv_tokens == 1000)
         with gate.hold():

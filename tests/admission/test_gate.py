@@ -225,6 +225,17 @@ def test_shutdown_refuses_who_waits_and_lets_running_ones_end() -> None:
     assert world.gate.room.ledger.leases == 0
 
 
+def test_a_request_that_the_engine_refuses_during_the_shutdown_waits_no_more() -> None:
+    """Case 38."""
+    world = World(limit=1)
+    world.scrape()
+    running = world.arrive()
+    world.gate.shut_down(world.now)
+    assert list(world.gate.return_refused(running, world.now)) == [running]
+    assert (running.state, running.reason) == (State.REFUSED, Reason.SHUTDOWN)
+    assert world.gate.room.ledger.leases == 0
+
+
 def test_a_request_that_the_engine_refused_takes_its_old_place_within_its_deadline() -> None:
     """Case 35."""
     world = World(limit=2, rules=Rules(max_park_seconds=30))

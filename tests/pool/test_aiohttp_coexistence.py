@@ -58,6 +58,7 @@ async def test_three_rounds_beside_upstream_restore_the_originals(
 
 
 async def test_a_wrapper_put_on_after_ours_stays_when_ours_goes(telemetry: Telemetry) -> None:
+    """Case pool 17: of whatever instrumentation it is."""
     calls = 0
     ours = AiohttpPoolInstrumentor()
     original = aiohttp.BaseConnector.__dict__["connect"]

@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import requests
@@ -21,6 +22,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from wrapt import wrap_function_wrapper
 
 from otel_pool import Urllib3PoolInstrumentor
 from otel_pool.diagnosis.sources.receiver import OtlpReceiver
@@ -82,6 +84,34 @@ def test_three_rounds_beside_upstream_count_each_call_once_and_restore_the_origi
             with requests.Session() as session:
                 session.get(server.url)
     assert telemetry.collect().one(QUEUE).count == 3
+
+
+def test_a_wrapper_put_on_after_ours_stays_when_ours_goes(
+    telemetry: Telemetry, ours: Urllib3PoolInstrumentor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case pool 17: of another instrumentation, which wraps what ours does."""
+
+    def theirs(wrapped: Callable[..., Any], _pool: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        seen.append(args)
+        return wrapped(*args, **kwargs)
+
+    seen: list[object] = []
+    before = originals()
+    monkeypatch.setattr(urllib3.HTTPConnectionPool, "_get_conn", before[0])  # back at the end, however this ends
+    ours.instrument(meter_provider=telemetry.meter_provider)
+    wrap_function_wrapper(urllib3.HTTPConnectionPool, "_get_conn", theirs)
+    with served() as server, urllib3.HTTPConnectionPool("127.0.0.1", server.port) as pool:
+        ours.uninstrument()
+        pool.request("GET", "/")
+        assert (len(seen), telemetry.collect().total(QUEUE)) == (1, 0)
+        ours.instrument(meter_provider=telemetry.meter_provider)
+        pool.request("GET", "/")
+        assert (len(seen), telemetry.collect().total(QUEUE)) == (2, 1)
+        urllib3.HTTPConnectionPool._get_conn = vars(urllib3.HTTPConnectionPool)["_get_conn"].__wrapped__
+        ours.uninstrument()
+        pool.request("GET", "/")
+        assert (len(seen), telemetry.collect().total(QUEUE)) == (2, 1)
+    assert are_back(before)
 
 
 def test_ours_alone_counts_the_same(telemetry: Telemetry, ours: Urllib3PoolInstrumentor) -> None:
