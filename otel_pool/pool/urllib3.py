@@ -139,8 +139,8 @@ def _supported() -> bool:
     # A library that takes urllib3's place, as urllib3-future does: its pools hand one connection to many calls at once.
     if hasattr(HTTPConnection, "is_multiplexed"):
         _logger.warning(
-            "what is loaded as urllib3 (%s) is another library, whose connections carry many calls at once: pool telemetry "
-            "stays off",
+            "what is loaded as urllib3 (%s) is another library, whose connections carry many calls at once: "
+            "pool telemetry stays off",
             VERSION,
         )
         return False
