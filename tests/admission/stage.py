@@ -30,7 +30,7 @@ DOORS = ("asgi", "web")
 PATH = "/v1/chat/completions"
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Until the condition holds; TimeoutError when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():

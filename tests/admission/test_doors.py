@@ -321,7 +321,7 @@ async def test_a_request_for_4_answers_takes_4_seats(door: str, engine: Engine) 
 
 async def test_bodies_that_wait_are_held_to_the_bytes_of_the_setting(door: str, engine: Engine) -> None:
     """Case 26: two of 600 bytes and more are past 1,000."""
-    async with gateway(door, engine.url, max_inflight=1, max_queue_bytes=1000) as gate:
+    async with gateway(door, engine.url, max_inflight=1, max_queue_bytes=1000, max_park_seconds=10.0) as gate:
         with gate.hold():
             first = asyncio.create_task(gate.status(user="x" * 600))
             await gate.parked(1)

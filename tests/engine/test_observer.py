@@ -28,7 +28,7 @@ INTERVAL = 0.1
 SECRET = "Bearer a-key-that-nobody-may-see"
 
 
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     """Wait until `condition` holds; fail if it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -524,7 +524,7 @@ def test_a_fault_in_one_thread_wakes_those_who_wait_in_another(
             holding = await session.get(url + "stream")
             # The second place is the connector's own, so the waiter passes on as soon as it is let go.
             session.connector._limit = 2
-            await asyncio.wait_for(get(session, url), 5)
+            await asyncio.wait_for(get(session, url), 40)
             ended.set()
             holding.close()
 
@@ -535,7 +535,7 @@ def test_a_fault_in_one_thread_wakes_those_who_wait_in_another(
             await until(lambda: fair.collect().total(PENDING) == 1)
             await asyncio.sleep(0.1)
             AiohttpPoolInstrumentor()._everywhere._turnstiles.fail(RuntimeError("out of order"))
-            await until(ended.is_set, 2)
+            await until(ended.is_set)
             thread.join()
 
     asyncio.run(main())

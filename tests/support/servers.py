@@ -142,7 +142,7 @@ async def silent() -> AsyncIterator[int]:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait until `condition()` is true; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
