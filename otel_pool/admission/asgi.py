@@ -110,6 +110,7 @@ class AdmissionMiddleware:
             self.controller.body_refused()
             return
         except ClientLeftError:
+            await client.answer_nobody()
             return
         found = self._passage(scope, body)
         if found is None:
@@ -159,6 +160,7 @@ class AdmissionMiddleware:
             before.restore()
             passage.engine_refused()
         self._span(scope, passage)
+        await client.answer_nobody()
 
     async def _settled(self, scope: Scope, client: Client, look: Peek, passage: Passage) -> bool:
         """Wait for the decision; False when the client left."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from otel_pool.admission.responses import EVENT_STREAM, Refusal, error_frame_of
@@ -107,6 +108,14 @@ class Client:
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers]
         await self.send({"type": "http.response.start", "status": refusal.status, "headers": headers})
         await self.send({"type": "http.response.body", "body": refusal.body, "more_body": False})
+
+    async def answer_nobody(self) -> None:
+        """Answer a client that has left: layers around the gate, such as Starlette's, raise where no answer comes."""
+        if not self.committed:
+            # A server may tell with it that the connection is gone, or drop what it is given.
+            with suppress(OSError):
+                await self.send({"type": "http.response.start", "status": 499, "headers": [(b"content-length", b"0")]})
+                await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def beat(self, frame: bytes) -> None:
         """Send a sign of life; the first brings the 200 with it."""
