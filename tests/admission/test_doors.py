@@ -100,6 +100,18 @@ async def test_a_long_wait_is_kept_alive_and_the_stream_follows(door: str, style
         assert bool([c for c in chunks if c.id == "keep-alive"]) is (style == "empty-chunk")
 
 
+@pytest.mark.parametrize("style", ["comment", "empty-chunk"])
+async def test_signs_of_life_go_on_for_as_long_as_the_wait(door: str, style: str, engine: Engine) -> None:
+    """Case 34: and the stream follows on the one 200 that came with the first."""
+    settings = {"max_inflight": 1, "heartbeat_seconds": 0.05, "heartbeat_style": style}
+    async with gateway(door, engine.url, **settings) as gate:
+        with gate.hold():
+            response = await gate.ask(stream=True)
+            signs = [await response.content.readuntil(b"\n\n") for _ in range(3)]
+        assert len(set(signs)) == 1
+        assert (await response.text()).endswith("data: [DONE]\n\n")
+
+
 async def test_with_style_off_nothing_is_sent_before_the_engine_answers(door: str, engine: Engine) -> None:
     async with gateway(door, engine.url, max_inflight=1, heartbeat_seconds=0.02, heartbeat_style="off") as gate:
         with gate.hold():

@@ -28,8 +28,13 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 @asynccontextmanager
-async def answering(answer: Handler, engine_url: str, *outside: object, **settings: object) -> AsyncIterator[Gateway]:
-    """An application that answers so, with the gate inside the middlewares `outside`."""
+async def answering(
+    answer: Handler, engine_url: str, *outside: object, cancels: bool = True, **settings: object
+) -> AsyncIterator[Gateway]:
+    """An application that answers so, with the gate inside the middlewares `outside`.
+
+    `cancels` says whether the server cancels the handler of a client that leaves, which it does not by default.
+    """
     controller = make_controller(engine_url, **settings)
     app = web.Application(middlewares=[*outside, web_middleware(controller=controller)])  # type: ignore[list-item]
     attach(app, controller)
@@ -39,7 +44,7 @@ async def answering(answer: Handler, engine_url: str, *outside: object, **settin
         response.headers["X-Signed"] = "yes"
 
     app.on_response_prepare.append(sign)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=2)
+    runner = web.AppRunner(app, handler_cancellation=cancels, access_log=None, shutdown_timeout=2)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
@@ -241,16 +246,43 @@ async def test_a_client_that_leaves_such_a_body_gives_its_seat_back(engine: Engi
         await asyncio.wait_for(ended.wait(), 5)
 
 
+@pytest.mark.parametrize("cancels", [True, False])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_while_it_waits_is_not_forwarded_whether_or_not_the_server_cancels_its_handler(
+    cancels: bool, stream: bool, engine: Engine
+) -> None:
+    """Case 32: before its 200, and after it came with a sign of life."""
+    forwarded = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        forwarded.append(request)
+        return web.json_response({})
+
+    settings = {"max_inflight": 1, "heartbeat_seconds": 0.05}
+    async with answering(handler, engine.url, cancels=cancels, **settings) as gate:
+        with gate.hold():
+            leaver = asyncio.create_task(gate.status(stream=stream))
+            await gate.parked(1)
+            await asyncio.sleep(0.1)
+            leaver.cancel()
+            await gate.parked(0)
+        await gate.leases(0)
+        assert gate.controller.recorder.requests[gate.driver.label, "canceled", "canceled"] == 1
+    assert forwarded == []
+
+
+@pytest.mark.parametrize("cancels", [True, False])
 @pytest.mark.parametrize("form", ["iterable", "stream"])
 async def test_clients_that_leave_at_any_moment_leave_no_seat_taken_and_no_error_in_the_log(
-    form: str, engine: Engine, caplog: pytest.LogCaptureFixture
+    form: str, cancels: bool, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Case 29: while they wait, with the 200 of a heartbeat and without, and in the middle of their answer."""
     moments = random.Random(5)
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as upstream:
         settings = {"max_inflight": 4, "max_queue_depth": 200, "heartbeat_seconds": 0.1}
-        async with answering(passing_on(upstream, engine.url, form), engine.url, **settings) as gate:
+        handler = passing_on(upstream, engine.url, form)
+        async with answering(handler, engine.url, cancels=cancels, **settings) as gate:
 
             async def one(stream: bool, leaves: float | None) -> bool:
                 try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -261,3 +262,25 @@ def test_a_pool_that_is_gone_is_forgotten() -> None:
     del pools[1:], pool
     assert len(destinations.readings()) == 1
     assert list(itertools.islice(destinations, 1)) == []
+
+
+def test_threads_that_come_together_do_not_pass_the_bound() -> None:
+    """Case pool 26: both would see room for one more, did not one wait for the other."""
+    together = threading.Barrier(2)
+
+    class Slow(dict[Key, Destination]):
+        def __len__(self) -> int:
+            length = super().__len__()
+            with suppress(threading.BrokenBarrierError):
+                together.wait(0.2)
+            return length
+
+    destinations = Destinations(bound=1)
+    destinations._all = Slow()
+    keys = [Key("aiohttp", host, 80, "http") for host in ("one", "two")]
+    threads = [threading.Thread(target=destinations.get, args=(key,)) for key in keys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert min(destination.key.host for destination in destinations) == "_OTHER"
