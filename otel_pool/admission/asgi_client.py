@@ -15,6 +15,10 @@ from otel_pool.admission.responses import EVENT_STREAM, Refusal, error_frame_of
 
 Message = MutableMapping[str, Any]
 
+#: Messages after the body that are no leaving. A layer that has read the body may give it again whenever it is asked,
+#: and then never says that the client left.
+_MOST_REPEATS = 8
+
 
 class BodyTooLargeError(Exception):
     """The body is larger than allowed; no more of it is read."""
@@ -90,10 +94,18 @@ class Client:
         return message
 
     def gone(self) -> asyncio.Future[Any]:
-        """Done when the client leaves: after its body, nothing else can come from it."""
+        """Done when the client leaves."""
         if self._watch is None:
-            self._watch = asyncio.ensure_future(self._receive())
+            self._watch = asyncio.ensure_future(self._left())
         return self._watch
+
+    async def _left(self) -> Message:
+        for _ in range(_MOST_REPEATS):
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return message
+        never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        return await never
 
     def close(self) -> None:
         """Stop watching."""
