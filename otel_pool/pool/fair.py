@@ -33,7 +33,7 @@ class _Place:
     released calls nobody; then the collection of this object says so.
     """
 
-    __slots__ = ("_queues", "_returned", "deadline", "future", "loop", "ticket", "turnstile")
+    __slots__ = ("_queues", "_returned", "future", "loop", "ticket", "turnstile")
 
     def __init__(
         self, queues: FairQueues, turnstile: Turnstile, ticket: Ticket, loop: asyncio.AbstractEventLoop
@@ -42,9 +42,8 @@ class _Place:
         self.turnstile = turnstile
         self.ticket = ticket
         self.loop = loop
-        #: For a call that must wait: what wakes it, and the timeout of the wait and the connecting together.
+        #: For a call that must wait: what wakes it.
         self.future: asyncio.Future[None] | None = None
-        self.deadline: AbstractAsyncContextManager[object] = nullcontext()
         self._returned = False
 
     def __call__(self) -> None:
@@ -84,17 +83,20 @@ class FairQueues:
 
         @functools.wraps(connect)
         async def in_turn(connector: Any, req: Any, traces: Any, timeout: Any) -> Any:
-            place = self._draw(connector, req, traces, timeout)
+            place = self._draw(connector, req, traces)
             if place is None:
                 return await connect(connector, req, traces=traces, timeout=timeout)
             try:
                 if place.future is None:
                     connection = await connect(connector, req, traces=traces, timeout=timeout)
                 else:
-                    async with place.deadline:
-                        await self._wait(place, place.future, traces)
+                    # Made here and not with the place: what raises for a timeout that is none is the caller's.
+                    async with _deadline(timeout):
+                        await self._wait(place.future, traces)
+                        self._asleep.pop(place.ticket, None)
                         connection = await connect(connector, req, traces=traces, timeout=timeout)
             except BaseException:
+                self._asleep.pop(place.ticket, None)
                 place()
                 raise
             self._keep(place, connection)
@@ -102,29 +104,26 @@ class FairQueues:
 
         return in_turn
 
-    async def _wait(self, place: _Place, future: asyncio.Future[None], traces: list[Any]) -> None:
+    async def _wait(self, future: asyncio.Future[None], traces: list[Any]) -> None:
         # The caller's traces hear of this wait as of one in the connector; the acquisition is among them.
-        try:
-            for trace in traces:
-                await trace.send_connection_queued_start()
-            await future
-            for trace in traces:
-                await trace.send_connection_queued_end()
-        finally:
-            self._asleep.pop(place.ticket, None)
+        for trace in traces:
+            await trace.send_connection_queued_start()
+        await future
+        for trace in traces:
+            await trace.send_connection_queued_end()
 
-    def _draw(self, connector: Any, req: Any, traces: Any, timeout: Any) -> _Place | None:
+    def _draw(self, connector: Any, req: Any, traces: Any) -> _Place | None:
         """A place at the connector's turnstile; None for what is no request to queue, and once the hook is off."""
         try:
             # As the hook: what is not a request with its list of traces passes untouched.
             if self._hook.off or not issubclass(type(req), aiohttp.ClientRequest) or not isinstance(traces, list):
                 return None
-            return self._place(connector, req.connection_key, timeout)
+            return self._place(connector, req.connection_key)
         except Exception as error:
             self.fail(error)
             return None
 
-    def _place(self, connector: aiohttp.BaseConnector, key: Any, timeout: Any) -> _Place:
+    def _place(self, connector: aiohttp.BaseConnector, key: Any) -> _Place:
         loop = asyncio.get_running_loop()
         turnstile = self._turnstile(connector)
         turnstile.busy = True
@@ -132,7 +131,7 @@ class FairQueues:
             ticket = turnstile.draw(key)
             place = _Place(self, turnstile, ticket, loop)
             if not ticket.granted:
-                place.deadline, place.future = _deadline(timeout), loop.create_future()
+                place.future = loop.create_future()
                 self._asleep[ticket] = place
         finally:
             turnstile.busy = False

@@ -290,6 +290,27 @@ async def test_timeouts_are_exact_and_leave_no_place_taken(fair: Telemetry) -> N
         await asyncio.wait_for(get(session, server.url), 5)
 
 
+async def test_a_timeout_that_is_no_number_raises_for_its_caller_alone_and_leaves_the_queue_on(
+    fair: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As clients that hand aiohttp the timeout object of another library."""
+    async with serving() as server, limited(1) as session:
+        holder = asyncio.create_task(get(session, f"{server.url}hold"))
+        await until(lambda: server.in_flight == 1)
+        with pytest.raises(TypeError):
+            await get(session, server.url, timeout=aiohttp.ClientTimeout(connect="5"))
+        waiting = [asyncio.create_task(get(session, server.url)) for _ in range(3)]
+        await until(lambda: fair.collect().value(PENDING) == 3)
+        server.release.set()
+        await asyncio.gather(holder, *waiting)
+        assert server.requests == 4
+    exported = fair.collect()
+    assert exported.one(QUEUE, error__type="TypeError").count == 1
+    assert exported.total(QUEUE) == 5
+    assert exported.value(PENDING) == 0
+    assert ours_off(caplog) == []
+
+
 async def test_a_waiter_woken_and_cancelled_at_once_passes_its_place_on(fair: Telemetry) -> None:
     async with serving() as server, limited(1) as session:
         holding = await session.get(server.url + "stream")
