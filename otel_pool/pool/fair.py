@@ -15,7 +15,7 @@ import functools
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import aiohttp
 from aiohttp.helpers import ceil_timeout
@@ -66,7 +66,8 @@ class FairQueues:
     def __init__(self, hook: AiohttpHook, owner: Any) -> None:
         """`owner` is the class of all connectors, or one connector."""
         self._hook = hook
-        self._turnstiles: WeakKeyDictionary[aiohttp.BaseConnector, Turnstile] = WeakKeyDictionary()
+        # By identity, with what takes it out when the connector goes: connectors of a program's own may compare equal.
+        self._turnstiles: dict[int, tuple[Turnstile, ref[aiohttp.BaseConnector]]] = {}
         # Who sleeps at a turnstile, in whatever loop: a turnstile that failed cannot tell.
         self._asleep: dict[Ticket, _Place] = {}
         # Tells the waiters of a closed connector, as aiohttp tells its own.
@@ -138,9 +139,12 @@ class FairQueues:
         return place
 
     def _turnstile(self, connector: aiohttp.BaseConnector) -> Turnstile:
-        turnstile = self._turnstiles.get(connector)
-        if turnstile is None:
-            turnstile = self._turnstiles[connector] = Turnstile(connector.limit, connector.limit_per_host)
+        identity = id(connector)
+        known = self._turnstiles.get(identity)
+        if known is not None:
+            return known[0]
+        turnstile = Turnstile(connector.limit, connector.limit_per_host)
+        self._turnstiles[identity] = turnstile, ref(connector, lambda _: self._turnstiles.pop(identity, None))
         return turnstile
 
     def _keep(self, place: _Place, connection: Any) -> None:
@@ -171,10 +175,10 @@ class FairQueues:
 
     def _tell_of_the_end(self, connector: Any) -> None:
         try:
-            turnstile = self._turnstiles.pop(connector, None)
-            if turnstile is None:
+            known = self._turnstiles.pop(id(connector), None)
+            if known is None:
                 return
-            for future in [place.future for place in list(self._asleep.values()) if place.turnstile is turnstile]:
+            for future in [place.future for place in list(self._asleep.values()) if place.turnstile is known[0]]:
                 if future is not None and not future.done() and not future.get_loop().is_closed():
                     future.set_exception(aiohttp.ClientConnectionError("Connector is closed."))
         except Exception as error:

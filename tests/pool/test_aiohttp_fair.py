@@ -367,6 +367,30 @@ async def test_closing_the_session_ends_those_who_wait(fair: Telemetry) -> None:
         await closing_ends_the_waiter(limited(1), server, fair)
 
 
+@pytest.mark.parametrize("hashes", [True, False])
+async def test_connectors_that_compare_equal_have_a_queue_each(
+    fair: Telemetry, caplog: pytest.LogCaptureFixture, hashes: bool
+) -> None:
+    class Named(aiohttp.TCPConnector):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Named)
+
+        __hash__ = (lambda _: 1) if hashes else None  # type: ignore[assignment]
+
+    async with serving() as server, AsyncExitStack() as stack:
+        connectors = [Named(limit=1) for _ in range(2)]
+        sessions = [await stack.enter_async_context(aiohttp.ClientSession(connector=each)) for each in connectors]
+        calls = [asyncio.create_task(get(session, f"{server.url}hold")) for session in sessions for _ in range(2)]
+        await until(lambda: server.in_flight == 2)
+        assert fair.collect().value(PENDING) == 2
+        await sessions[0].close()  # ends those of this one only
+        server.release.set()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [isinstance(each, aiohttp.ClientError) for each in outcomes] == [True, True, False, False]
+    assert server.requests == 3
+    assert ours_off(caplog) == []
+
+
 async def test_one_connector_alone_may_be_fair(telemetry: Telemetry) -> None:
     closing = "_close_immediately" if hasattr(aiohttp.BaseConnector, "_close_immediately") else "_close"
     untouched = vars(aiohttp.BaseConnector)[closing]
