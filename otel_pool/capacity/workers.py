@@ -1,7 +1,8 @@
 """How many worker processes serve beside this one, and how that was found.
 
-In this order: `OTEL_POOL_WORKERS`, `WEB_CONCURRENCY`, the command line of a gunicorn or uvicorn parent, that parent's
-children, the siblings of a process that `multiprocessing` spawned (`uvicorn.run(workers=...)`), else 1, assumed.
+In this order: `OTEL_POOL_WORKERS`, `WEB_CONCURRENCY`, the command line of a gunicorn, uvicorn or granian parent, that
+parent's children, the siblings of a process that `multiprocessing` spawned (`uvicorn.run(workers=...)`), else 1,
+assumed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from otel_pool.capacity.plan import Source
 
 VARIABLES = ("OTEL_POOL_WORKERS", "WEB_CONCURRENCY")
 
-_SERVERS = ("gunicorn", "uvicorn")
+_SERVERS = ("gunicorn", "uvicorn", "granian")
 _SPAWNED = "multiprocessing.spawn"
 _FLAG = re.compile(r"(?:--workers[= ]|-w ?)(\d{1,6})(?: |$)")
 
@@ -59,7 +60,7 @@ def count_workers(environ: Mapping[str, str], family: Family) -> Workers:
 
 
 def family_of(pid: int, root: Path = ROOT) -> Family:
-    """The family of `pid`. A gunicorn or uvicorn parent itself is taken for one of its own workers.
+    """The family of `pid`. The parent itself is taken for one of its own workers.
 
     What cannot be read (another user's, no /proc) is left empty.
     """

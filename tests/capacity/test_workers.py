@@ -23,6 +23,8 @@ TRACKER = "python -c from multiprocessing.resource_tracker import main;main(4)"
         ({}, Family(parent=GUNICORN), 8, "gunicorn parent"),
         ({}, Family(parent="gunicorn app:app --workers=3"), 3, "gunicorn parent"),
         ({}, Family(parent="python -m uvicorn app:app --workers 5"), 5, "uvicorn parent"),
+        ({}, Family(parent="python /bin/granian --interface asgi --workers 2 app:app"), 2, "granian parent"),
+        ({}, Family(parent="granian --interface asgi app:app", siblings=("w",)), 1, "children of the granian"),
         ({"GUNICORN_CMD_ARGS": "--workers 6"}, Family(parent="gunicorn app:app"), 6, "gunicorn parent"),
         ({}, Family(parent="gunicorn: master [app]", siblings=("w", "w", "w")), 3, "children of the gunicorn"),
         ({}, Family(parent="python serve.py", own=SPAWN, siblings=(SPAWN, SPAWN, TRACKER)), 2, "multiprocessing"),
