@@ -53,6 +53,7 @@ def test_own_aborted_requests_open_the_gate_at_once_though_the_gauges_stay_high(
 
 
 def test_probes_go_one_at_a_time_and_further_and_further_apart() -> None:
+    """Case 1: one probe, and no second before its time."""
     world = World(limit=8, rules=Rules(max_park_seconds=1000))
     world.scrape(running=8)
     tickets = world.burst(12)
