@@ -14,6 +14,7 @@ import asyncio
 import functools
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from numbers import Real
 from typing import Any
 from weakref import ref
 
@@ -25,6 +26,8 @@ from otel_pool.pool.aiohttp_hook import AiohttpHook, Connect
 from otel_pool.pool.aiohttp_timeouts import CONNECT_APPLIES_ITS_TIMEOUT
 from otel_pool.pool.turnstile import Ticket, Turnstile
 
+_TIMEOUTS = (type(None), Real)
+
 
 class _Place:
     """What one call has of a turnstile. It goes back once, however the call ends.
@@ -33,7 +36,7 @@ class _Place:
     released calls nobody; then the collection of this object says so.
     """
 
-    __slots__ = ("_queues", "_returned", "future", "loop", "ticket", "turnstile")
+    __slots__ = ("_queues", "_returned", "deadline", "future", "loop", "ticket", "turnstile")
 
     def __init__(
         self, queues: FairQueues, turnstile: Turnstile, ticket: Ticket, loop: asyncio.AbstractEventLoop
@@ -42,8 +45,9 @@ class _Place:
         self.turnstile = turnstile
         self.ticket = ticket
         self.loop = loop
-        #: For a call that must wait: what wakes it.
+        #: For a call that must wait: what wakes it, and the timeout of the wait and the connecting together.
         self.future: asyncio.Future[None] | None = None
+        self.deadline: AbstractAsyncContextManager[object] = nullcontext()
         self._returned = False
 
     def __call__(self) -> None:
@@ -84,20 +88,17 @@ class FairQueues:
 
         @functools.wraps(connect)
         async def in_turn(connector: Any, req: Any, traces: Any, timeout: Any) -> Any:
-            place = self._draw(connector, req, traces)
+            place = self._draw(connector, req, traces, timeout)
             if place is None:
                 return await connect(connector, req, traces=traces, timeout=timeout)
             try:
                 if place.future is None:
                     connection = await connect(connector, req, traces=traces, timeout=timeout)
                 else:
-                    # Made here and not with the place: what raises for a timeout that is none is the caller's.
-                    async with _deadline(timeout):
-                        await self._wait(place.future, traces)
-                        self._asleep.pop(place.ticket, None)
+                    async with place.deadline:
+                        await self._wait(place, place.future, traces)
                         connection = await connect(connector, req, traces=traces, timeout=timeout)
             except BaseException:
-                self._asleep.pop(place.ticket, None)
                 place()
                 raise
             self._keep(place, connection)
@@ -105,26 +106,32 @@ class FairQueues:
 
         return in_turn
 
-    async def _wait(self, future: asyncio.Future[None], traces: list[Any]) -> None:
+    async def _wait(self, place: _Place, future: asyncio.Future[None], traces: list[Any]) -> None:
         # The caller's traces hear of this wait as of one in the connector; the acquisition is among them.
-        for trace in traces:
-            await trace.send_connection_queued_start()
-        await future
-        for trace in traces:
-            await trace.send_connection_queued_end()
+        try:
+            for trace in traces:
+                await trace.send_connection_queued_start()
+            await future
+            for trace in traces:
+                await trace.send_connection_queued_end()
+        finally:
+            self._asleep.pop(place.ticket, None)
 
-    def _draw(self, connector: Any, req: Any, traces: Any) -> _Place | None:
+    def _draw(self, connector: Any, req: Any, traces: Any, timeout: Any) -> _Place | None:
         """A place at the connector's turnstile; None for what is no request to queue, and once the hook is off."""
         try:
             # As the hook: what is not a request with its list of traces passes untouched.
             if self._hook.off or not issubclass(type(req), aiohttp.ClientRequest) or not isinstance(traces, list):
                 return None
-            return self._place(connector, req.connection_key)
+            # A timeout that is no number is the caller's mistake: the connector raises for it, before it would wait.
+            if not isinstance(getattr(timeout, "connect", ""), _TIMEOUTS):
+                return None
+            return self._place(connector, req.connection_key, timeout)
         except Exception as error:
             self.fail(error)
             return None
 
-    def _place(self, connector: aiohttp.BaseConnector, key: Any) -> _Place:
+    def _place(self, connector: aiohttp.BaseConnector, key: Any, timeout: Any) -> _Place:
         loop = asyncio.get_running_loop()
         turnstile = self._turnstile(connector)
         turnstile.busy = True
@@ -132,7 +139,7 @@ class FairQueues:
             ticket = turnstile.draw(key)
             place = _Place(self, turnstile, ticket, loop)
             if not ticket.granted:
-                place.future = loop.create_future()
+                place.deadline, place.future = _deadline(timeout), loop.create_future()
                 self._asleep[ticket] = place
         finally:
             turnstile.busy = False

@@ -305,8 +305,9 @@ async def test_a_timeout_that_is_no_number_raises_for_its_caller_alone_and_leave
         await asyncio.gather(holder, *waiting)
         assert server.requests == 4
     exported = fair.collect()
-    assert exported.one(QUEUE, error__type="TypeError").count == 1
-    assert exported.total(QUEUE) == 5
+    # Earlier releases raise in the session, before they ask the connector.
+    assert exported.total(QUEUE, error__type="TypeError") == (1 if version() >= (3, 10, 11) else 0)
+    assert exported.total(QUEUE) == 4 + exported.total(QUEUE, error__type="TypeError")
     assert exported.value(PENDING) == 0
     assert ours_off(caplog) == []
 
