@@ -198,12 +198,18 @@ async def test_a_response_that_is_kept_holds_its_connection_though_the_pool_is_c
 async def test_a_request_opened_in_one_task_and_closed_in_another_is_released_once(
     instrumented: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Case pool 14."""
+    """Case pool 14: a stream, since a short answer is over before its opening task is."""
+
+    async def read_and_close(response: aiohttp.ClientResponse) -> None:
+        assert await response.content.readany() == b"first"
+        response.close()
+        response.close()
+
     async with serving() as server, aiohttp.ClientSession() as session:
         with instrumented.tracer.start_as_current_span("call"):
-            response = await asyncio.create_task(_open(session, server.url))
-        await asyncio.create_task(response.read())
-        response.close()
+            response = await asyncio.create_task(_open(session, server.url + "stream"))
+        assert instrumented.collect().value(OPEN, http__connection__state="active") == 1
+        await asyncio.create_task(read_and_close(response))
     exported = instrumented.collect()
     assert (exported.one(USE).count, exported.value(OPEN, http__connection__state="active")) == (1, 0)
     assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
