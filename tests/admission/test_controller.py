@@ -106,6 +106,18 @@ async def test_the_engines_load_report_in_an_answer_shuts_the_gate_before_the_ne
     await engine.stop()
 
 
+async def test_the_path_and_the_headers_of_the_settings_are_those_an_engine_is_asked_with() -> None:
+    """Case 19: its metrics want a key and sit on another path."""
+    engine = await FakeEngine(page(b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n")).start()
+    controller = make(f"m={engine.url}", metrics_path="/prometheus", metrics_headers="Authorization: Bearer key")
+    assert controller.driver((engine.url,)) is not None
+    await until(lambda: len(engine.asked) > 0)
+    path, headers = engine.asked[0]
+    assert (path, headers["Authorization"]) == ("/prometheus", "Bearer key")
+    await controller.stop()
+    await engine.stop()
+
+
 async def test_an_engine_that_refuses_connections_is_no_room_for_the_one_that_answers() -> None:
     """Everything goes to the survivor: it must not get the limit of both."""
     page_of_engine = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
