@@ -63,7 +63,7 @@ class AdmissionMiddleware:
         """
         self.app = app
         self._engine_of, self._priority_of = engine_of, priority_of
-        self.controller = controller or Controller.from_environment(settings, classes=priority_of is not None)
+        self.controller = controller or Controller.of_door(settings, classes=priority_of is not None)
         self._spans: WaitSpans | None = None
         if self.controller.enabled or engine_of is not None:
             self._spans = instrument(self.controller)

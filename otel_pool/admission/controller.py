@@ -1,7 +1,8 @@
 """What the doors share: the settings, which gate a request goes through, and the answers it may get.
 
-One controller serves all applications of a process. Its gates live on the event loop that a request runs on and are
-made when the first one comes, so that a worker that was forked, or a loop that was made anew, gets its own.
+One controller serves all applications of a process that have the same settings. Its gates live on the event loop that a
+request runs on and are made when the first one comes, so that a worker that was forked, or a loop that was made anew,
+gets its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import os
 import random
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from otel_pool.admission.directory import ANY_MODEL, EngineList, parse_engines, parse_headers, parse_replicas
@@ -30,6 +32,10 @@ _logger = logging.getLogger(__name__)
 MAX_NAMED_ENGINES = 256
 #: The label of what was refused before it was known for which engine it was.
 ANY_GATE = "_OTHER"
+
+
+#: The controllers that doors were made with.
+_of_doors: weakref.WeakValueDictionary[tuple[AdmissionSettings, bool], Controller] = weakref.WeakValueDictionary()
 
 
 class Controller:
@@ -79,6 +85,15 @@ class Controller:
         for problem in problems:
             _logger.error("%s", problem)
         return cls(settings, classes=classes)
+
+    @classmethod
+    def of_door(cls, keywords: Mapping[str, object], *, classes: bool) -> Controller:
+        """The same, but doors of equal settings share one while any of them lives.
+
+        A framework may build its layers anew for each route: gates of their own would each hold the whole limit.
+        """
+        made = cls.from_environment(keywords, classes=classes)
+        return _of_doors.setdefault((made.settings, classes), made)
 
     def __repr__(self) -> str:
         return f"<Controller: {len(self.lists)} models, {len(self._runtimes)} loops>"

@@ -57,9 +57,7 @@ def web_middleware(
     `priority_of` gives "high", "normal" or "batch". A `controller` brings its own settings and telemetry. Who waits is
     refused when the process is told to stop; give the application to `attach` too where it can be stopped otherwise.
     """
-    gate = WebGate(
-        controller or Controller.from_environment(settings, classes=priority_of is not None), engine_of, priority_of
-    )
+    gate = WebGate(controller or Controller.of_door(settings, classes=priority_of is not None), engine_of, priority_of)
 
     @web.middleware
     async def admission(request: web.Request, handler: Handler) -> web.StreamResponse:

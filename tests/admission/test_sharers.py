@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
+import aiohttp
 import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
+from otel_pool.admission import AdmissionMiddleware, Controller, web_middleware
 from otel_pool.admission.ticket import Ask
 from otel_pool.bench.engine import Engine, EngineOptions, running_engine
-from tests.admission.stage import DOORS, Gateway, gateway, make_controller
+from tests.admission.stage import DOORS, Gateway, gateway, make_controller, serving
 
 URLS = ("http://127.0.0.1:9",)
 
@@ -98,3 +106,49 @@ async def test_an_application_whose_gates_cannot_be_made_begins_and_ends(
     await use.stop()
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert repr(use) == "<Use: None>"
+
+
+@pytest.mark.parametrize("door", [partial(AdmissionMiddleware, None), web_middleware])
+def test_doors_of_equal_settings_share_a_controller_and_others_do_not(
+    door: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Controller] = []
+    monkeypatch.setattr(Controller, "of_door", _kept(made, Controller.of_door))
+    for settings in ({"max_inflight": 2}, {"max_inflight": 2}, {"max_inflight": 3}, {"max_inflight": 2}):
+        door(engines=f"m={URLS[0]}", **settings)
+    door(engines=f"m={URLS[0]}", max_inflight=2, priority_of=lambda *asked: "high")
+
+    one, same, other, again, classes = made
+    assert one is same is again
+    assert len({id(each) for each in (one, other, classes)}) == 3
+
+
+def _kept(made: list[Controller], of_door: Callable[..., Controller]) -> Callable[..., Controller]:
+    def keep(settings: dict[str, object], *, classes: bool) -> Controller:
+        made.append(of_door(settings, classes=classes))
+        return made[-1]
+
+    return keep
+
+
+async def test_a_gate_in_each_of_an_applications_routes_is_one_gate_before_the_engine(engine: Engine) -> None:
+    """Routes whose layers are made one by one; the engine's own count judges."""
+    guard = Middleware(AdmissionMiddleware, engines=f"m={engine.url}", workers=1, max_inflight=2)
+    async with aiohttp.ClientSession(engine.url, connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def forward(request: Request) -> Response:
+            async with session.post("/v1/chat/completions", json=await request.json()) as answer:
+                return Response(await answer.read(), answer.status)
+
+        paths = [f"/{name}/v1/chat/completions" for name in ("a", "b")]
+        app = Starlette(routes=[Route(path, forward, methods=["POST"], middleware=[guard]) for path in paths])
+        async with serving(app) as url:
+
+            async def status(path: str) -> int:
+                async with session.post(
+                    url + path, json={"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+                ) as answer:
+                    return answer.status
+
+            assert await asyncio.gather(*(status(path) for path in paths * 2)) == [200] * 4
+    assert engine.state()["peak"] == 2
