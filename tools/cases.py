@@ -20,6 +20,8 @@ else:
 
 _CLAIM = re.compile(r"Cases? (?:(pool|admission|capacity) )?(\d+(?:(?:,| and|, and) \d+)*)")
 _ID = re.compile(r"case_(\d+)_")
+#: The folder of tests -> the room of its cases; all other folders are about the gate.
+_ROOM_OF = {"pool": "pool", "capacity": "capacity", "cli": "capacity"}
 TITLES = {"pool": "Pool", "admission": "Admission", "capacity": "Capacity"}
 
 
@@ -55,7 +57,7 @@ def claims(root: Path) -> defaultdict[tuple[str, object], list[str]]:
     found: defaultdict[tuple[str, object], list[str]] = defaultdict(list)
     for path in sorted((root / "tests").rglob("test_*.py")):
         room = path.relative_to(root / "tests").parts[0]
-        room = room if room in {"pool", "capacity"} else "capacity" if "check" in path.name else "admission"
+        room = _ROOM_OF.get(room, "admission")
         for claimed_room, row, test in _claims_of(ast.parse(path.read_text()), room):
             name = f"{path.relative_to(root)}::{test}"
             if name not in found[claimed_room, row]:

@@ -20,7 +20,7 @@ def test_one_late_scrape_is_no_finding_and_three_are():
 
 
 def test_a_401_is_a_finding_at_once():
-    """Case admission 19: /metrics wants a key; a 401 is a loud configuration error."""
+    """Case 19: /metrics wants a key; a 401 is a loud configuration error."""
     assert after(Failure.UNAUTHORIZED, 1) is Degradation.UNAUTHORIZED
     assert "OTEL_POOL_ADMISSION_METRICS_HEADERS" in SENTENCES[Degradation.UNAUTHORIZED]
 
@@ -30,7 +30,7 @@ def test_a_page_of_another_program_is_its_own_finding():
 
 
 def test_an_absent_kv_gauge_is_a_finding_and_a_gauge_at_zero_is_none():
-    """Case admission 15: the KV gauge hidden; absent is degraded, not 0."""
+    """Case 15: the KV gauge hidden; absent is degraded, not 0."""
     assert SampleCheck().findings(Sample(0.0, 1.0, 0.0), None) == {Degradation.KV_USAGE_ABSENT}
     assert SampleCheck().findings(Sample(0.0, 1.0, 0.0, kv_usage=0.0), None) == frozenset()
 
@@ -43,7 +43,7 @@ def refusals(check: SampleCheck, counts: list[float], requests: float, limit: fl
 
 
 def test_an_engine_that_refuses_below_the_limit_makes_the_limit_unreachable():
-    """Case admission 11: a limit that can never be reached, seen while it runs."""
+    """Case 11: a limit that can never be reached, seen while it runs."""
     assert refusals(SampleCheck(), [0, 5, 9, 20], requests=4, limit=64) == {Degradation.LIMIT_UNREACHABLE}
 
 
