@@ -25,7 +25,7 @@ demo: $(READY) ## Show queue time apart from engine time, and which of the two b
 test: $(READY) ## Run the tests that need nothing but this machine
 	$(PYTEST) -m "not vllm and not slow"
 
-test-slow: $(READY) ## Run those that take four seconds or more: the demo, servers with workers, faults at any line
+test-slow: $(READY) ## Run those that take three seconds or more: the demo, servers with workers, faults at any line
 	$(PYTEST) -m "slow and not vllm"
 
 lint: $(READY) ## ruff, mypy strict, import contracts, and generated docs up to date

@@ -358,6 +358,7 @@ async def test_the_gate_holds_per_engine_where_the_application_says_which(door: 
             assert await gate.status() == 200
 
 
+@pytest.mark.slow
 async def test_frozen_gauges_after_an_abort_of_everything_open_the_gate_within_10_seconds(door: str) -> None:
     """Case 1: the engine's own gauges stay high until its next step."""
     options = EngineOptions(seats=4, service=30.0, freeze=True)

@@ -96,6 +96,7 @@ async def _peak(session: aiohttp.ClientSession, port: int) -> int:
         return int(json.loads(await response.read())["peak"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", BROUGHT.values(), ids=BROUGHT)
 async def test_an_application_that_brings_a_gate_keeps_it(program: str, engine: Engine, unused_tcp_port: int) -> None:
     settings = {"OTEL_POOL_ADMISSION_ENGINES": f"m={engine.url}", "OTEL_POOL_ADMISSION_MAX_INFLIGHT": "1"}

@@ -126,6 +126,7 @@ async def test_one_setting_gates_a_program_and_sigterm_refuses_who_waits(program
         assert await asyncio.to_thread(process.wait, 30) in {0, -signal.SIGTERM}
 
 
+@pytest.mark.slow
 @PROGRAMS
 async def test_the_wait_is_inside_the_server_span_of_the_frameworks_own_instrumentation(
     program: str, caller: Caller

@@ -105,6 +105,7 @@ async def test_the_gate_says_once_which_limit_holds(caplog: pytest.LogCaptureFix
     assert "limit 8 (configured), shared by 4 processes, of which this process may hold 2 alone" in told
 
 
+@pytest.mark.slow
 async def test_a_limit_is_learned_from_an_engine_that_does_not_say_it() -> None:
     async with (
         running_engine(EngineOptions(seats=4, service=0.3)) as engine,

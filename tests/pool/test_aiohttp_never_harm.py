@@ -123,10 +123,8 @@ async def run(door: str, server: Delay, telemetry: Telemetry, fault: Fault) -> l
         instrumentor.uninstrument()
 
 
-@pytest.mark.parametrize(
-    ("door", "lines"),
-    [("patch", 130), pytest.param("fair queue", 190, marks=pytest.mark.slow), ("trace config", 80)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("door", "lines"), [("patch", 130), ("fair queue", 190), ("trace config", 80)])
 async def test_a_fault_at_any_line_of_the_hook_leaves_the_requests_as_they_are(
     telemetry: Telemetry, caplog: pytest.LogCaptureFixture, door: str, lines: int
 ) -> None:

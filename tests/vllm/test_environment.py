@@ -153,6 +153,7 @@ def test_a_failing_command_is_shown_with_its_own_last_words() -> None:
         environment._run([sys.executable, "-c", "import sys; print('no such wheel'); sys.exit(3)"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ci", "status", "said"), [("", 0, "skipped"), ("true", 1, "error")])
 def test_without_the_environment_the_real_tests_skip_at_a_desk_and_fail_in_ci(
     tmp_path: Path, ci: str, status: int, said: str
